@@ -1,0 +1,120 @@
+# Everything a contributor or CI runs. `make` alone lists the targets.
+#
+# The package is built as a release wheel and installed into .venv like any user's copy, so that
+# tests, demo and benchmarks run what would be shipped. All state is in ignored folders of this
+# checkout (.venv, .cache, target, dist): `make clean` is a fresh start.
+
+PYTHON ?= python3
+
+VENV := .venv
+PY := $(VENV)/bin/python
+CACHE := .cache
+DIST := dist
+# Where the tests look for the npm server (tests/support/servers.py). Pinned: a mock that changes
+# its behaviour is to be met in a commit, not in somebody else's build.
+SERVERS := $(CACHE)/servers
+KINESIS_LOCAL_VERSION := 0.6.2
+
+DEPS_STAMP := $(VENV)/.stamp-deps
+WHEEL_STAMP := $(VENV)/.stamp-wheel
+SERVERS_STAMP := $(SERVERS)/.stamp-kinesis-local-$(KINESIS_LOCAL_VERSION)
+
+# The folders count too: their time changes when a file leaves them.
+WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
+	$(shell find src python -type f \( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name py.typed \)) \
+	$(shell find src python -type d ! -name __pycache__)
+# Folders with Python code, as far as they have any.
+CODE := $(foreach folder,python tests examples benches,$(if $(shell find $(folder) -name '*.py' 2>/dev/null | head -n 1),$(folder)))
+
+# pip's progress and PyPI's latest pip are noise in a log.
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+
+# `cargo test` and clippy link and run against the venv's own interpreter, wherever it lives.
+CARGO_ENV = PYO3_PYTHON="$(CURDIR)/$(PY)" \
+	LD_LIBRARY_PATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR") or "")')$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}"
+
+.DEFAULT_GOAL := help
+# A recipe that fails must not leave a target that looks finished.
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: $(WHEEL_STAMP) ## Set up .venv, build the release wheel and install it there with its extras
+
+.PHONY: demo
+demo: build ## Run the example service on the in-process log; ends by itself
+	$(PY) -m examples.demo
+
+.PHONY: test
+test: build servers ## Run the Rust tests, then the Python suite (REQUIRE_LIVE=1: a missing server fails)
+	$(CARGO_ENV) cargo test --locked
+	$(PY) -m pytest
+
+.PHONY: lint
+lint: build ## Check formatting, clippy, ruff, mypy, and the stub against the compiled module
+	cargo fmt --check
+	$(CARGO_ENV) cargo clippy --locked --all-targets -- -D warnings -W clippy::pedantic
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m mypy $(CODE)
+	$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml ruststream_kinesis._core
+
+.PHONY: format
+format: $(DEPS_STAMP) ## Format Rust and Python in place, with ruff's safe fixes
+	cargo fmt
+	$(PY) -m ruff check --fix-only $(CODE)
+	$(PY) -m ruff format $(CODE)
+
+.PHONY: bench
+bench: build ## Run the benchmarks: JSON in .benchmarks and a table with the ratios
+	$(PY) -m benches
+
+.PHONY: servers
+servers: $(SERVERS_STAMP) ## Install the Kinesis server from npm that the live tests start
+
+.PHONY: clean
+clean: ## Remove everything that was built or downloaded, .venv included
+	rm -rf $(VENV) $(CACHE) $(DIST) target build site .benchmarks .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f python/ruststream_kinesis/*.so python/ruststream_kinesis/*.pyd
+
+# -- what the targets above are made of ------------------------------------------------------------
+
+# A venv whose interpreter is gone (moved checkout, upgraded system) is made anew; one that works is
+# kept, whoever made it.
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+# `pip install --group` came with pip 25.1.
+$(DEPS_STAMP): pyproject.toml | $(PY)
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install --group build --group test --group lint --group bench
+	@touch $@
+
+# An editable install (`maturin develop`) hides the wheel: replace it, however new the stamp is.
+ifneq ($(shell grep -ls '"editable"' $(VENV)/lib/python*/site-packages/ruststream_kinesis-*.dist-info/direct_url.json),)
+.PHONY: $(WHEEL_STAMP)
+endif
+
+# Uninstalled first, so that a file that left the package leaves the venv too. The last line proves
+# that what imports is the wheel: it runs away from the checkout, and in isolated mode.
+$(WHEEL_STAMP): $(DEPS_STAMP) $(WHEEL_SOURCES)
+	rm -rf $(DIST)
+	$(PY) -m maturin build --release --locked --out $(DIST) --interpreter $(PY)
+	$(PIP) uninstall --yes ruststream-kinesis
+	wheel="$$(echo $(DIST)/ruststream_kinesis-*.whl)" && $(PIP) install "$$wheel[cli]"
+	@$(PY) -I -c 'import ruststream_kinesis._core as core; assert "site-packages" in core.__file__, core.__file__'
+	@touch $@
+
+# Without Node the live tests of this server are skipped with the reason, unless CI insists.
+$(SERVERS_STAMP):
+	@mkdir -p $(SERVERS)
+	npm install --prefix $(SERVERS) --no-save --no-package-lock --no-audit --no-fund --loglevel=error \
+		kinesis-local@$(KINESIS_LOCAL_VERSION) && touch $@ \
+		|| { echo "kinesis-local could not be installed: its live tests cannot run" >&2; test -z "$(REQUIRE_LIVE)"; }

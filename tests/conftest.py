@@ -1,0 +1,66 @@
+"""Fixtures that more than one test module needs.
+
+Servers start once a run, at the first test that asks for one, and only then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ruststream_kinesis
+from tests.support import aws as raw
+from tests.support import servers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+SERVERS = ("kinesis-local", "moto")
+"""Names of the real servers, as `kinesis` is parametrised with them."""
+
+_FIXTURES = {"kinesis_local", "moto_server", "kinesis"}
+
+
+def pytest_report_header() -> str:
+    """Say which copy of the package is tested: the wheel, or a developer's working tree."""
+    return f"ruststream_kinesis: {ruststream_kinesis.__file__}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a real server, so that `-m 'not live'` is the fast loop of a developer."""
+    for item in items:
+        if _FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.live)
+
+
+@pytest.fixture(scope="session")
+def kinesis_local() -> Iterator[servers.Server]:
+    """`kinesis-local`: for resharding, and wherever real sequence numbers matter."""
+    with servers.kinesis_local() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[servers.Server]:
+    """Moto in server mode; it also serves DynamoDB."""
+    with servers.moto() as server:
+        yield server
+
+
+@pytest.fixture(params=SERVERS)
+def kinesis(request: pytest.FixtureRequest) -> servers.Server:
+    """Each real server in turn."""
+    fixture = {"kinesis-local": "kinesis_local", "moto": "moto_server"}[request.param]
+    # Looked up late, so that a run with `-k moto` never starts the other one.
+    server: servers.Server = request.getfixturevalue(fixture)
+    return server
+
+
+@pytest.fixture
+async def aws(request: pytest.FixtureRequest) -> AsyncIterator[raw.Aws]:
+    """A raw client on the server that the test asks for, kinesis-local if it names none."""
+    wanted = [name for name in ("kinesis", "moto_server") if name in request.fixturenames]
+    server: servers.Server = request.getfixturevalue(wanted[0] if wanted else "kinesis_local")
+    async with raw.connect(server.url) as client:
+        yield client

@@ -1,0 +1,239 @@
+"""Kinesis servers that others wrote, as real processes on free ports.
+
+Why processes and not an in-process mock: what the package leans on (closed iterators, error bodies,
+the `Date` header, cut connections) is only true at the socket.
+
+A server may not outlive the test run, however that ends. Each one runs in a session and process
+group of its own with a watcher beside it, which waits on a pipe that only the test process holds:
+when the pipe closes (a normal stop, an exception, `kill -9`), the group is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KINESIS_LOCAL_DIR = ROOT / ".cache" / "servers" / "node_modules" / "kinesis-local"
+"""Where `make servers` installs the npm package; `KINESIS_LOCAL_DIR` in the environment overrides."""
+
+READY_TIMEOUT = 60.0
+"""Seconds until a server must answer. A cold start takes 1 to 5 s; a loaded CI machine far longer."""
+
+ATTEMPTS = 3
+"""A free port can be taken by somebody else before the server binds it: then another is tried."""
+
+REGION = "us-east-1"
+"""The region of every test: kinesis-local keeps the streams of each region apart."""
+
+# `exec` keeps the server's process id the one that we started, so `poll` sees it die. The watcher
+# reads through descriptor 3, since a background job of `sh` gets /dev/null as its input.
+_LEASH = 'exec 3<&0; { cat <&3 >/dev/null; kill -9 0; } & exec "$@" </dev/null 3<&-'
+
+_SHORT = "10ms"
+"""Server-side duration of each stream operation: long enough to see the state in between."""
+
+KINESIS_LOCAL_ENV: dict[str, str] = {
+    "CREATE_STREAM_DURATION": _SHORT,
+    "DELETE_STREAM_DURATION": _SHORT,
+    "SPLIT_SHARD_DURATION": _SHORT,
+    "MERGE_SHARDS_DURATION": _SHORT,
+    "UPDATE_SHARD_COUNT_DURATION": _SHORT,
+    "UPDATE_STREAM_MODE_DURATION": _SHORT,
+    "REGISTER_STREAM_CONSUMER_DURATION": _SHORT,
+    "DEREGISTER_STREAM_CONSUMER_DURATION": _SHORT,
+    "START_STREAM_ENCRYPTION_DURATION": _SHORT,
+    "STOP_STREAM_ENCRYPTION_DURATION": _SHORT,
+    "SHARD_LIMIT": "4000",
+    "ON_DEMAND_STREAM_COUNT_LIMIT": "1000",
+    "AWS_REGION": REGION,
+    "LOG_LEVEL": "ERROR",
+    # It would report a busy machine as a warning on stderr, over and over.
+    "CATS_EFFECT_CPU_STARVATION_CHECK_INITIAL_DELAY": "1 hour",
+}
+"""Settings of kinesis-local, beside its ports."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server that answers."""
+
+    name: str
+    """`kinesis-local` or `moto`."""
+    url: str
+    """Its plain HTTP endpoint, without a path."""
+    process: subprocess.Popen[bytes] = field(repr=False)
+    """For a test that kills it on purpose (one that it started for itself)."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start one server."""
+
+    command: Sequence[str]
+    folder: Path = ROOT
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class ServerFailedError(Exception):
+    """A server did not start; the message ends with what it wrote."""
+
+
+@contextlib.contextmanager
+def kinesis_local() -> Iterator[Server]:
+    """Run `kinesis-local` from npm: real sequence numbers, splits, merges, closed iterators."""
+    folder = Path(os.environ.get("KINESIS_LOCAL_DIR", KINESIS_LOCAL_DIR))
+    node = shutil.which("node")
+    if node is None:
+        unavailable("kinesis-local needs `node`, which is not on the PATH")
+    if not (folder / "main.js").is_file():
+        unavailable(f"kinesis-local is not in {folder}: run `make servers`")
+
+    def launch(port: int) -> Launch:
+        ports = {"KINESIS_MOCK_PLAIN_PORT": str(port), "KINESIS_MOCK_TLS_PORT": str(free_port())}
+        # Its own folder: it reads the certificate from its working directory.
+        return Launch([node, "main.js"], folder, ports | KINESIS_LOCAL_ENV)
+
+    with _run_or_skip("kinesis-local", launch) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[Server]:
+    """Run moto's server: breadth of API, but a closed shard never ends there."""
+
+    def launch(port: int) -> Launch:
+        return Launch([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+
+    with _run_or_skip("moto", launch) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def run(
+    name: str, launch: Callable[[int], Launch], *, ready_timeout: float = READY_TIMEOUT
+) -> Iterator[Server]:
+    """Start a server on a free port, wait until it answers, and kill it in the end.
+
+    Args:
+        name: What to call it in messages.
+        launch: How to start it on a given port. Called anew for each attempt.
+        ready_timeout: Seconds until it must answer.
+
+    Raises:
+        ServerFailedError: It died, or did not answer in time. Quotes its output.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        port = free_port()
+        with tempfile.TemporaryFile() as output:
+            process = _spawn(launch(port), output)
+            try:
+                url = f"http://127.0.0.1:{port}"
+                if _wait_until_ready(process, url, ready_timeout):
+                    yield Server(name, url, process)
+                    return
+                died = process.poll() is not None
+                if not died or not left:
+                    how = f"exited with {process.returncode}" if died else "did not answer"
+                    message = f"{name} {how} ({ready_timeout:g} s allowed):\n{_tail(output)}"
+                    raise ServerFailedError(message)
+            finally:
+                _kill(process)
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip with `reason`; with `REQUIRE_LIVE=1` (set by CI) fail instead."""
+    if os.environ.get("REQUIRE_LIVE", "") not in {"", "0"}:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _run_or_skip(name: str, launch: Callable[[int], Launch]) -> Iterator[Server]:
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(run(name, launch))
+        except ServerFailedError as error:
+            unavailable(str(error))
+        yield server
+
+
+def _spawn(launch: Launch, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    # A session of its own keeps Ctrl-C on the terminal away from it: fixtures are torn down while
+    # it still answers. The pipe is never written to; that it closes is the message.
+    return subprocess.Popen(
+        ["sh", "-c", _LEASH, "sh", *launch.command],
+        cwd=launch.folder,
+        env={**os.environ, **launch.env},
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, timeout: float) -> bool:
+    """Poll the API. False: the process died, or the time is up."""
+    # Any: botocore makes the methods of a client at run time.
+    client: Any = botocore.session.get_session().create_client(
+        "kinesis",
+        region_name=REGION,
+        endpoint_url=url,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}),
+    )
+    deadline = time.monotonic() + timeout
+    with contextlib.closing(client):
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BotoCoreError, ClientError):
+                client.list_streams(Limit=1)
+                # The port may have gone to another server of the same kind: ours must be alive.
+                return process.poll() is None
+            # The pause between two polls, cut short if the process dies.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.05)
+                return False
+    return False
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the whole group at once: there is nothing in a test server worth a graceful stop."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait()
+
+
+def _tail(output: IO[bytes], size: int = 4000) -> str:
+    end = output.seek(0, os.SEEK_END)
+    output.seek(max(0, end - size))
+    return output.read().decode(errors="replace").strip() or "(it wrote nothing)"
