@@ -1,0 +1,1 @@
+"""Benchmarks of ruststream-kinesis. Run them with `python -m benches`; see README.md here."""
