@@ -24,14 +24,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from email.utils import formatdate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from benches.pages import PageTemplate, Spec, tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Real iterators are some 220 characters; the client sends each one back, so length counts.
 _ITERATOR_PADDING = "." + "A" * 210
@@ -63,7 +66,7 @@ class _Request(msgspec.Struct):
         return self.StreamName or (self.StreamARN or "").rpartition("/")[2] or "orders"
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A request that the service would refuse, or that this server cannot answer honestly."""
 
 
@@ -97,7 +100,7 @@ class Canned:
             return self._get_records(request)
         method = getattr(self, f"_on_{operation}", None)
         if method is None:
-            raise _Refused(f"the canned server does not know {operation}")
+            raise _RefusedError(f"the canned server does not know {operation}")
         return [json.dumps(method(request), separators=(",", ":")).encode()]
 
     def prepare(self, shard: int, page: int) -> None:
@@ -110,12 +113,12 @@ class Canned:
         try:
             shard, page = int(text[:5]), int(text[6:14])
         except ValueError:
-            raise _Refused(f"invalid ShardIterator {text!r}") from None
+            raise _RefusedError(f"invalid ShardIterator {text!r}") from None
         if page >= self.spec.pages:
             return [b'{"Records":[]', tail(_iterator(shard, page), 0)]
         if request.Limit < self.spec.records and not self._any_limit:
             # Half pages would need state; sending more than was asked for would flatter nobody.
-            raise _Refused(f"Limit {request.Limit} is below the canned page")
+            raise _RefusedError(f"Limit {request.Limit} is below the canned page")
         self.prepare(shard, page)
         body = self._ahead[shard][1]
         with contextlib.suppress(RuntimeError):
@@ -132,7 +135,7 @@ class Canned:
             place = int(number[42:46])
             after = kind.startswith("AFTER") and place == self.spec.records - 1
             if not after and place:
-                raise _Refused("the canned server opens between pages only")
+                raise _RefusedError("the canned server opens between pages only")
             page = found + after
         return {"ShardIterator": _iterator(shard, page)}
 
@@ -214,7 +217,7 @@ class _Connection(asyncio.Protocol):
             operation = headers.get(b"x-amz-target", b"").rpartition(b".")[2].decode()
             try:
                 parts = self._canned.answer(operation, body or b"{}")
-            except (_Refused, ValueError, msgspec.MsgspecError) as refused:
+            except (_RefusedError, ValueError, msgspec.MsgspecError) as refused:
                 status = b"400 Bad Request"
                 error = {"__type": "InvalidArgumentException", "message": str(refused)}
                 parts = [json.dumps(error).encode()]

@@ -12,8 +12,11 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Ratio:
     def __str__(self) -> str:
         if self.indistinguishable:
             return "indistinguishable"
-        return f"1/{self.median:.1f}" if self.median >= 1 else f"{1 / self.median:.2f} ×"
+        return f"1/{self.median:.1f}" if self.median >= 1 else f"{1 / self.median:.2f} x"
 
 
 def ratio(base: Series, other: Series) -> Ratio:
@@ -126,7 +129,7 @@ def ratio(base: Series, other: Series) -> Ratio:
 def interleave(
     contenders: Mapping[str, Callable[[], Sample]],
     rounds: int,
-    progress: Callable[[str, Sample], None] = lambda name, sample: None,
+    progress: Callable[[str, Sample], None] | None = None,
 ) -> dict[str, Series]:
     """Run every contender once a round, in turn.
 
@@ -139,5 +142,6 @@ def interleave(
             sample = run()
             if turn:
                 series[name].samples.append(sample)
-                progress(name, sample)
+                if progress is not None:
+                    progress(name, sample)
     return series

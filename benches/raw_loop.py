@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from benches.canned import Server
-from benches.cpu import Sample
 from benches.pages import Order, page_payloads
 from benches.tally import Plan, Tally
+
+if TYPE_CHECKING:
+    from benches.canned import Server
+    from benches.cpu import Sample
 
 REGION = "us-east-1"
 STREAM = "orders"
@@ -43,19 +45,19 @@ class _Response(msgspec.Struct):
     MillisBehindLatest: int = 0
 
 
-def kinesis_client(url: str) -> Any:  # noqa: ANN401 (botocore builds client classes at run time)
+def kinesis_client(url: str) -> Any:
     """A client context as a user would open it. Retries are off so that a failure shows."""
     return get_session().create_client(
         "kinesis",
         region_name=REGION,
         endpoint_url=url,
         aws_access_key_id="test",
-        aws_secret_access_key="test",  # noqa: S106 (the canned server checks no signature)
+        aws_secret_access_key="test",
         config=AioConfig(retries={"max_attempts": 0}),
     )
 
 
-async def _first_iterator(client: Any) -> str:  # noqa: ANN401 (as above)
+async def _first_iterator(client: Any) -> str:
     shards = await client.list_shards(StreamName=STREAM)
     answer = await client.get_shard_iterator(
         StreamName=STREAM,
@@ -65,7 +67,8 @@ async def _first_iterator(client: Any) -> str:  # noqa: ANN401 (as above)
     return str(answer["ShardIterator"])
 
 
-async def _stock(url: str, handle: Handler) -> None:
+async def stock(url: str, handle: Handler) -> None:
+    """The documented loop, until the stream is read up."""
     decode = msgspec.json.Decoder(Order).decode
     async with kinesis_client(url) as client:
         iterator = await _first_iterator(client)
@@ -78,7 +81,8 @@ async def _stock(url: str, handle: Handler) -> None:
             behind = page["MillisBehindLatest"] > 0
 
 
-async def _hook(url: str, handle: Handler) -> None:
+async def hook(url: str, handle: Handler) -> None:
+    """The loop with the response taken before botocore parses it."""
     decode = msgspec.json.Decoder(Order).decode
     decode_page = msgspec.json.Decoder(_Response).decode
 
@@ -102,7 +106,8 @@ async def _hook(url: str, handle: Handler) -> None:
             behind = page.MillisBehindLatest > 0
 
 
-async def _floor(url: str, handle: Handler, payloads: list[list[bytes]]) -> None:
+async def floor(url: str, handle: Handler, payloads: list[list[bytes]]) -> None:
+    """Fetch each page, decode payloads that were cut out before."""
     decode = msgspec.json.Decoder(Order).decode
     async with kinesis_client(url) as client:
         iterator = await _first_iterator(client)
@@ -125,18 +130,18 @@ async def _floor(url: str, handle: Handler, payloads: list[list[bytes]]) -> None
 
 def run_stock(server: Server, plan: Plan) -> Sample:
     """One checked run of the documented loop."""
-    return _run(plan, lambda handle: _stock(server.url, handle))
+    return _run(plan, lambda handle: stock(server.url, handle))
 
 
 def run_hook(server: Server, plan: Plan) -> Sample:
     """One checked run of the loop with the `before-parse` hook."""
-    return _run(plan, lambda handle: _hook(server.url, handle))
+    return _run(plan, lambda handle: hook(server.url, handle))
 
 
 def run_floor(server: Server, plan: Plan) -> Sample:
     """One checked run of fetch and decode alone."""
     payloads = [page_payloads(plan.spec, page) for page in range(plan.spec.pages)]
-    return _run(plan, lambda handle: _floor(server.url, handle, payloads))
+    return _run(plan, lambda handle: floor(server.url, handle, payloads))
 
 
 def _run(plan: Plan, loop: Callable[[Handler], Awaitable[None]]) -> Sample:

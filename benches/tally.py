@@ -9,11 +9,14 @@ contender that reads ahead gains nothing, since it reads ahead at both ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from benches.cpu import Sample, Stopwatch
 from benches.pages import Order, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
 
 # Before the clock starts: connections, caches and the adaptive interpreter have settled.
 WARMUP_PAGES = 3
@@ -21,7 +24,7 @@ WARMUP_PAGES = 3
 TAIL_PAGES = 2
 
 
-class WrongResult(AssertionError):
+class WrongResultError(AssertionError):
     """A contender lost, repeated or reordered records: its time means nothing."""
 
 
@@ -38,9 +41,11 @@ class Plan:
 
     def run(self, main: Coroutine[object, object, Sample]) -> Sample:
         """`asyncio.run` on the event loop of this plan."""
-        factory = None
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = None
         if self.uvloop:
-            from uvloop import new_event_loop as factory  # optional: only for runs that ask for it
+            import uvloop  # noqa: PLC0415 (optional: only for runs that ask for it)
+
+            factory = uvloop.new_event_loop
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(main)
 
@@ -75,6 +80,7 @@ class Tally:
         marks = frozenset((self._first, self._end, self._last))
         reached = self._reached
 
+        # The service resolves this annotation at run time: `Order` must stay a real import here.
         async def handle(order: Order) -> None:
             append(order.id)
             if order.id in marks:
@@ -94,17 +100,17 @@ class Tally:
         """The sample, once every id of the stream was seen exactly once.
 
         Raises:
-            WrongResult: Records are missing, repeated or, where order counts, out of order.
+            WrongResultError: Records are missing, repeated or, where order counts, out of order.
         """
         spec = self.plan.spec
         expected = spec.ids(0, spec.pages)
         seen = self.ids if in_order else sorted(self.ids)
         if seen != expected:
             missing = len(set(expected) - set(seen))
-            raise WrongResult(
+            raise WrongResultError(
                 f"{len(seen)} records seen of {len(expected)}, {missing} missing, "
                 f"{len(seen) - len(set(seen))} repeated, or not in order"
             )
         if self.sample is None:
-            raise WrongResult("the measured part of the stream was never reached")
+            raise WrongResultError("the measured part of the stream was never reached")
         return self.sample

@@ -1,0 +1,264 @@
+"""What `python -m benches` runs: each section fills a part of the report.
+
+A section that needs a part of the package that cannot be imported is reported as not run, by name;
+it never disappears quietly.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches import raw_loop
+from benches.canned import serving
+from benches.cpu import Sample, Series, interleave, ratio
+from benches.pages import ORDINARY
+from benches.report import Check, Report, Table
+from benches.tally import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / ".benchmarks"
+
+# The bounds of the issue.
+SERVICE_RATIO = 5.0
+MEMORY_MIB = 1.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a run takes."""
+
+    rounds: int
+    pages: int
+    full_pages: int
+    settled: int
+    quick: bool
+
+
+FULL_SIZE = Size(rounds=9, pages=40, full_pages=50, settled=10_000_000, quick=False)
+# Enough to run every line and every check; the numbers mean nothing.
+QUICK_SIZE = Size(rounds=1, pages=3, full_pages=2, settled=200_000, quick=True)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a section gets."""
+
+    size: Size
+    loops: tuple[str, ...]
+    report: Report
+    say: Callable[[str], None]
+
+    def progress(self, name: str, sample: Sample) -> None:
+        """Tell of one sample."""
+        self.say(f"  {name:<34} {sample.per_unit_us:8.3f} µs")
+
+    def record(self, section: str, series: Mapping[str, Series]) -> None:
+        """Keep the raw values."""
+        self.report.data[section] = {
+            name: [asdict(sample) for sample in one.samples] for name, one in series.items()
+        }
+
+
+def _cells(one: Series) -> list[str]:
+    low, high = one.spread
+    return [f"{one.median:.3f}", f"{low:.3f} to {high:.3f}"]
+
+
+def run_service_section(context: Context) -> None:
+    """CPU a record: the hand-written loops, and this package's service."""
+    for loop in context.loops:
+        _service_on(context, loop)
+
+
+def _service_on(context: Context, loop: str) -> None:
+    plan = Plan(pages=context.size.pages, uvloop=loop == "uvloop")
+    with serving(plan.spec) as server:
+        contenders: dict[str, Callable[[], Sample]] = {
+            "aiobotocore loop": lambda: raw_loop.run_stock(server, plan),
+            "loop with before-parse hook": lambda: raw_loop.run_hook(server, plan),
+            "floor: fetch + payload decode": lambda: raw_loop.run_floor(server, plan),
+        }
+        try:
+            from benches import service  # noqa: PLC0415 (absent from early builds)
+        except ImportError as error:
+            context.report.missing.append(f"service on {loop}: {error}")
+        else:
+            contenders["service"] = lambda: service.run_service(server, plan)
+            contenders["service, workers=8"] = lambda: service.run_service(server, plan, workers=8)
+        series = interleave(contenders, context.size.rounds, context.progress)
+    base, floor = series["aiobotocore loop"], series["floor: fetch + payload decode"]
+    table = Table(
+        f"CPU µs a record, {plan.records} x {plan.record_bytes} B a page, {loop}",
+        ["", "median", "range", "of the loop", "x floor", "records/s"],
+        note="CPU of the whole client process, all threads. records/s is wall time, not judged.",
+    )
+    for one in series.values():
+        compared = "1" if one is base else str(ratio(base, one))
+        over_floor = 1 / ratio(floor, one).median
+        table.rows.append(
+            [one.name, *_cells(one), compared, f"{over_floor:.1f}", f"{one.rate:,.0f}"]
+        )
+    context.report.tables.append(table)
+    context.record(f"service on {loop}", series)
+    if "service" in series:
+        context.report.checks.append(
+            Check(
+                f"aiobotocore loop ÷ service, CPU a record, {loop}",
+                ratio(base, series["service"]).median,
+                SERVICE_RATIO,
+                "x",
+                at_least=True,
+            )
+        )
+
+
+def run_core_section(context: Context) -> None:
+    """The native core against the payload decode, interleaved."""
+    try:
+        from benches import core  # noqa: PLC0415 (absent from early builds)
+    except ImportError as error:
+        context.report.missing.append(f"core: {error}")
+        return
+    yardstick = core.payload_decode(ORDINARY)
+    plain = core.envelope_and_watermark(ORDINARY, headers=False)
+    works = [
+        yardstick,
+        plain,
+        core.envelope_and_watermark(ORDINARY, headers=True),
+        core.watermark_calls(ORDINARY),
+        core.page_parse(ORDINARY),
+        core.page_payload_list(ORDINARY),
+    ]
+    samplers = {work.name: core.sampler(work) for work in works}
+    series = interleave(samplers, context.size.rounds, context.progress)
+    base = series[yardstick.name]
+    table = Table(
+        "Native core, CPU µs a record",
+        ["", "median", "range", "of the payload decode"],
+        note="Called one by one from a Python loop, whose own cost is in every row.",
+    )
+    for one in series.values():
+        compared = "1" if one is base else str(ratio(base, one))
+        table.rows.append([one.name, *_cells(one), compared])
+    context.report.tables.append(table)
+    context.record("core", series)
+    context.report.checks.append(
+        Check(
+            "envelope decode + both watermark calls ÷ payload decode",
+            1 / ratio(base, series[plain.name]).median,
+            1.0,
+            "x",
+        )
+    )
+
+
+def run_micro_section(context: Context) -> None:
+    """`bench_core.py` through pytest-benchmark; its results are a JSON file of their own."""
+    if importlib.util.find_spec("pytest_benchmark") is None:
+        context.report.missing.append("micro: pytest-benchmark is not installed")
+        return
+    try:
+        from benches import core  # noqa: F401, PLC0415 (absent from early builds)
+    except ImportError as error:
+        context.report.missing.append(f"micro: {error}")
+        return
+    RESULTS.mkdir(exist_ok=True)
+    # Once through without timing, or timed: either way every result is checked first.
+    how = ["--benchmark-disable"]
+    if not context.size.quick:
+        how = ["--benchmark-only", f"--benchmark-json={RESULTS / 'core.json'}"]
+        how += ["--benchmark-columns=min,median,iqr,rounds", "--benchmark-disable-gc"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    subprocess.run([*command, "benches/bench_core.py", *how], cwd=ROOT, check=True)
+
+
+def run_stall_section(context: Context) -> None:
+    """How long full pages hold the event loop."""
+    from benches import stall  # noqa: PLC0415 (only here: it patches nothing until it runs)
+
+    plan = stall.full_pages(context.size.full_pages)
+    reference = stall.full_pages(min(5, context.size.full_pages))
+    found: dict[str, list[stall.PageStall]] = {}
+    noise = stall.idle_lateness_ms(0.1 if context.size.quick else 2.0)
+    with serving(reference.spec, any_limit=True) as server:
+        context.say("  aiobotocore loop")
+        found["aiobotocore loop"] = stall.stall_stock(server, reference)
+    with serving(plan.spec, any_limit=True) as server:
+        context.say("  service")
+        try:
+            found["service"] = stall.stall_service(server, plan)
+        except ImportError as error:
+            context.report.missing.append(f"stall: {error}")
+    table = Table(
+        "Event loop held by a full page (10,000 records, 10 MiB), ms",
+        ["", "pages", "median", "p95", "max"],
+        note=f"On an idle loop the heartbeat is {noise:.2f} ms late (99th percentile).",
+    )
+    names = {
+        "longest hold": "longest_hold",
+        "ours, one hold": "ours_one_hold",
+        "ours, to first record": "ours_to_first",
+        "reading": "reading",
+        "heartbeat late": "heartbeat_late",
+    }
+    for who, pages in found.items():
+        for title, name in names.items():
+            values = [float(getattr(page, name)) for page in pages]
+            p95 = stall.percentile(values, 95)
+            figures = [statistics.median(values), p95, max(values)]
+            cells = [f"{figure:.2f}" for figure in figures]
+            table.rows.append([f"{who}: {title}", str(len(values)), *cells])
+            bounds = {"longest hold": stall.TARGET_HOLD_MS, "ours, one hold": stall.TARGET_OURS_MS}
+            if who == "service" and title in bounds:
+                what = f"full page, {title}, p95 of {len(values)} pages"
+                context.report.checks.append(Check(what, p95, bounds[title], "ms"))
+    context.report.tables.append(table)
+    context.report.data["stall"] = {
+        who: [asdict(page) for page in pages] for who, pages in found.items()
+    } | {"idle heartbeat late, p99": noise}
+
+
+def run_memory_section(context: Context) -> None:
+    """Growth of the watermark behind a held record."""
+    try:
+        from ruststream_kinesis._core import (  # noqa: PLC0415 (absent from early builds)
+            Watermark,  # noqa: F401 (only whether it is there)
+        )
+    except ImportError as error:
+        context.report.missing.append(f"memory: {error}")
+        return
+    from benches.memory import run_memory  # noqa: PLC0415 (after the check above)
+
+    grown = run_memory(context.size.settled)
+    table = Table(
+        "Resident memory: one record held, the rest settled",
+        ["order of settling", "settled", "growth, KiB"],
+    )
+    for one in grown:
+        growth = f"{one.resident_bytes / 1024:,.0f}"
+        table.rows.append([one.order, f"{one.records:,}", growth])
+        context.report.checks.append(
+            Check(f"held record, {one.order}", one.resident_bytes / 2**20, MEMORY_MIB, "MiB")
+        )
+    context.report.tables.append(table)
+    context.report.data["memory"] = [asdict(one) for one in grown]
+
+
+# In the order in which they run. Sections for publishing, peers, many shards and long runs join
+# here (README.md, "To come").
+SECTIONS: dict[str, Callable[[Context], None]] = {
+    "core": run_core_section,
+    "micro": run_micro_section,
+    "service": run_service_section,
+    "stall": run_stall_section,
+    "memory": run_memory_section,
+}

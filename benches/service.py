@@ -1,0 +1,93 @@
+"""This package's service, written as a user would write it, against the canned server.
+
+One handler, msgspec payload, ack by returning, leases in memory, one shard. Besides the ids, every
+run checks what the service is for: after the stop, the stored checkpoint is the last record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from benches.raw_loop import REGION, STREAM
+from benches.tally import Plan, Tally, WrongResultError
+from ruststream_kinesis import KinesisBroker, KinesisStream, MemoryLeaseStore, RustStream
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from benches.canned import Server
+    from benches.cpu import Sample
+    from benches.pages import Order, Spec
+
+# CPU is measured, not time: the pause between two reads (0.2 s by default, for the service's limit
+# of five reads a second and shard) would only make the benchmark slow.
+READ_INTERVAL = 0.0
+
+# A run that hangs is a failure, not a long run: far above what the slowest machine needs.
+DEADLINE = 300.0
+
+
+def run_service(server: Server, plan: Plan, *, workers: int = 1) -> Sample:
+    """One checked run of the service."""
+    return plan.run(_run(server.url, plan, workers))
+
+
+async def _run(url: str, plan: Plan, workers: int) -> Sample:
+    tally = Tally(plan)
+    await run_app(url, tally, tally.handler(), workers=workers)
+    return tally.checked(in_order=workers == 1)
+
+
+async def run_app(
+    url: str,
+    tally: Tally,
+    handle: Callable[[Order], Awaitable[None]],
+    *,
+    workers: int = 1,
+) -> None:
+    """The application itself: it runs until the last record was handled, and is checked."""
+    store = MemoryLeaseStore()
+    broker = KinesisBroker(
+        endpoint_url=url, region=REGION, test_credentials=True, lease_store=store
+    )
+    app = RustStream(broker, title="benchmark", version="0.0.0")
+    stream = KinesisStream(STREAM, read_interval=READ_INTERVAL)
+    app.subscriber(stream, workers=workers)(handle)
+    await serve_until(app, tally.done)
+    await check_checkpoint(store, tally.plan.spec)
+
+
+async def serve_until(app: RustStream, done: asyncio.Event) -> None:
+    """Run an application until `done` is set, then stop it and wait for its clean end.
+
+    Raises:
+        TimeoutError: It did not get there; the application is cancelled.
+    """
+    running = asyncio.create_task(app.run(signals=False), name="app")
+    waiting = asyncio.create_task(done.wait(), name="done")
+    try:
+        async with asyncio.timeout(DEADLINE):
+            await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+            app.stop()
+            await running
+        if not done.is_set():
+            raise WrongResultError("the service ended before it had seen all records")
+    finally:
+        for task in (waiting, running):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def check_checkpoint(store: MemoryLeaseStore, spec: Spec) -> None:
+    """The stored checkpoint of the only shard is the last record of the stream.
+
+    Raises:
+        WrongResultError: It is another one, or there is none.
+    """
+    last = spec.sequence_number(0, spec.pages - 1, spec.records - 1)
+    stored = [state.checkpoint for state in await store.leases(STREAM)]
+    if stored != [last]:
+        raise WrongResultError(f"checkpoints {stored}, not the last record {last}")
