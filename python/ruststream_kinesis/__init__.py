@@ -1,1 +1,44 @@
-"""x."""
+"""Python services on Amazon Kinesis Data Streams.
+
+Handlers say `ack`, `drop`, `retry` or `retry_after`; the package turns that into one checkpoint a
+shard, which never passes a record still in progress.
+"""
+
+from ruststream_kinesis.app import RustStream
+from ruststream_kinesis.broker import KinesisBroker
+from ruststream_kinesis.codec import Codec, JsonCodec
+from ruststream_kinesis.leases import (
+    LeaseKey,
+    LeaseState,
+    LeaseStore,
+    MemoryLeaseStore,
+)
+from ruststream_kinesis.message import Headers, KinesisMessage
+from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
+from ruststream_kinesis.router import Router
+from ruststream_kinesis.stream import KinesisStream
+
+__all__ = [
+    "Codec",
+    "Headers",
+    "JsonCodec",
+    "KinesisBroker",
+    "KinesisMessage",
+    "KinesisPosition",
+    "KinesisPublish",
+    "KinesisPublisher",
+    "KinesisStream",
+    "LeaseKey",
+    "LeaseState",
+    "LeaseStore",
+    "MemoryLeaseStore",
+    "Outcome",
+    "Router",
+    "RustStream",
+    "ack",
+    "drop",
+    "retry",
+    "retry_after",
+]

@@ -1,0 +1,149 @@
+"""`RustStream`: the application - declarations, and `run()`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+from ruststream_kinesis.broker import KinesisBroker
+from ruststream_kinesis.codec import Codec
+from ruststream_kinesis.dispatch import Counters
+from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
+from ruststream_kinesis.router import Router
+from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
+from ruststream_kinesis.stream import check_seconds
+
+__all__ = ["RustStream"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class RustStream(Router):
+    """A service: subscribers, a broker, a life.
+
+    Making one does no I/O and starts no task.
+
+    Args:
+        broker: How to reach Kinesis.
+        title: Name of the application.
+        version: Version of the application.
+        description: A sentence or two for the generated document.
+        shutdown_timeout: Seconds that running handlers get at the stop.
+    """
+
+    def __init__(
+        self,
+        broker: KinesisBroker,
+        *,
+        title: str,
+        version: str,
+        description: str | None = None,
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+    ) -> None:
+        super().__init__()
+        if not isinstance(broker, KinesisBroker):
+            raise ConfigurationError(f"the first argument is a KinesisBroker, not {broker!r}")
+        self.broker = broker
+        self.title = title
+        self.version = version
+        self.description = description
+        self.shutdown_timeout = check_seconds("shutdown_timeout", shutdown_timeout)
+        self._on_startup: list[Hook] = []
+        self._on_shutdown: list[Hook] = []
+        self._service: Service | None = None
+        self._stop_asked = False
+
+    def publisher(
+        self, policy: KinesisPublish | None = None, *, codec: Codec | None = None
+    ) -> KinesisPublisher:
+        """A publisher on the service's connection; it may be made before the service runs."""
+        return KinesisPublisher(self.broker.connection, policy, codec)
+
+    def on_startup(self, hook: Hook) -> Hook:
+        """Registers an `async def` to call after connecting, before the first record is read."""
+        self._on_startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: Hook) -> Hook:
+        """Registers an `async def` to call after the last handler, while publishers still work."""
+        self._on_shutdown.append(hook)
+        return hook
+
+    async def run(
+        self, *, signals: bool = True, started: Callable[[], object] | None = None
+    ) -> None:
+        """Runs the service until SIGTERM, SIGINT, `stop()`, cancellation or a failure.
+
+        The first signal stops gracefully, the second at once.
+
+        Args:
+            signals: Listen to SIGTERM and SIGINT while running. Turn it off where the host of the
+                event loop listens itself.
+            started: Called once every subscription is open: a record that is published from then
+                on is read.
+
+        Raises:
+            StreamNotFound: A stream does not exist.
+            ConfigurationError: No region or no credentials.
+            HandlerFailed: A handler raised and `on_error="stop"`.
+            StopTimeout: The stop did not finish in time.
+        """
+        if self._service is not None:
+            raise ConfigurationError("the service runs already")
+        service = self._service = Service(
+            self.broker,
+            self.subscribers,
+            self._on_startup,
+            self._on_shutdown,
+            self.shutdown_timeout,
+        )
+        try:
+            with _listening(service.request_stop) if signals else contextlib.nullcontext():
+                if self._stop_asked:
+                    service.request_stop()
+                await service.run(started)
+        finally:
+            self._service = None
+            self._stop_asked = False
+
+    def stop(self) -> None:
+        """Asks for a graceful stop; a second time, for one that waits for no handler.
+
+        Before the start it makes `run` return at once. From another thread, pass it to
+        `loop.call_soon_threadsafe`.
+        """
+        if self._service is None:
+            self._stop_asked = True
+        else:
+            self._service.request_stop()
+
+    @property
+    def counters(self) -> dict[str, Counters]:
+        """What became of the deliveries, by subscription; empty while the service does not run."""
+        service = self._service
+        return {} if service is None else {s.name: s.counters for s in service.subscriptions}
+
+
+@contextlib.contextmanager
+def _listening(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls `stop` on every SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    added: list[signal.Signals] = []
+    previous: dict[signal.Signals, object] = {}
+    try:
+        for number in _SIGNALS:
+            try:
+                loop.add_signal_handler(number, stop)
+                added.append(number)
+            except NotImplementedError:
+                # Windows: the loop has no signal handlers, the interpreter has.
+                previous[number] = signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+        yield
+    finally:
+        for number in added:
+            loop.remove_signal_handler(number)
+        for number, handler in previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` returned

@@ -1,0 +1,400 @@
+"""`AwsTransport`: the calls of `Transport` over aiobotocore, one client per event loop.
+
+It is a file of its own so that importing the package does not import aiobotocore, which alone takes
+half a second; `open` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import importlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.errors import (
+    AccessDenied,
+    ConfigurationError,
+    NotConnected,
+    RequestError,
+    StreamNotFound,
+)
+from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
+
+if TYPE_CHECKING:
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
+
+__all__ = ["AwsSettings", "AwsTransport"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+# A response that never ends is cut off here and asked for again.
+CALL_DEADLINE = 30.0
+# botocore pools ten connections; a service with hundreds of shards would queue behind them.
+_POOL_SIZE = 128
+_KIB = 1024
+# ListShards names at most this many a page by default; said so that the pages are not smaller.
+_SHARDS_PER_PAGE = 1000
+# An unexpected answer for ever must not keep us listing for ever.
+_LISTING_RESTARTS = 5
+_ERROR_STATUS = 300
+_ACCESS_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "KMSAccessDeniedException",
+        "KMSDisabledException",
+        "KMSInvalidStateException",
+        "KMSNotFoundException",
+        "KMSOptInRequired",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "NotAuthorized",
+        "OptInRequired",
+        "UnrecognizedClientException",
+    }
+)
+_ITERATOR_TYPES = {"horizon": "TRIM_HORIZON", "latest": "LATEST", "timestamp": "AT_TIMESTAMP"}
+
+
+@dataclass(frozen=True, slots=True)
+class AwsSettings:
+    """How to reach the service; region and credentials are resolved on connect."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    session: AioSession | None = None
+    config: AioConfig | None = None
+    test_credentials: bool = False
+
+
+class AwsTransport:
+    """Kinesis through aiobotocore.
+
+    Clients belong to an event loop. The loop that opened the transport owns the credentials and
+    their refresh; another loop gets a client of its own at its first call, which signs with frozen
+    snapshots, since a refreshable object's lock is bound to one loop.
+
+    Args:
+        settings: Where and as whom.
+        clock: For the service's time where a response has no `Date`.
+    """
+
+    def __init__(self, settings: AwsSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._session: Any = None
+        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client]] = {}
+        self._closed = False
+
+    async def open(self) -> None:
+        """Resolves region and credentials and makes this loop's client.
+
+        Raises:
+            ConfigurationError: No region, or no credentials, anywhere in the configuration.
+        """
+        # Off the loop: a service that hosts us in its own lifespan must not stall for the import.
+        await asyncio.to_thread(importlib.import_module, "aiobotocore.session")
+        self._loop = asyncio.get_running_loop()
+        self._session = self._settings.session or _new_session()
+        await self._client()
+
+    async def close(self) -> None:
+        """Closes the clients of every loop; a loop that is gone took its client with it."""
+        self._closed = True
+        clients, self._clients = self._clients, {}
+        here = asyncio.get_running_loop()
+        for loop, task in clients.items():
+            if loop is here:
+                await _close(task)
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_close(task), loop))
+
+    async def describe_stream(self, stream: StreamRef) -> StreamInfo:
+        answer = await self._call("describe_stream_summary", stream, **stream.parameters())
+        summary = answer["StreamDescriptionSummary"]
+        created = summary.get("StreamCreationTimestamp")
+        size = summary.get("MaxRecordSizeInKiB")
+        return StreamInfo(
+            name=stream.name,
+            status=summary.get("StreamStatus", "ACTIVE"),
+            created=None if created is None else created.timestamp(),
+            max_record_bytes=DEFAULT_MAX_RECORD_BYTES if size is None else size * _KIB,
+        )
+
+    async def create_stream(self, stream: StreamRef, shards: int) -> None:
+        try:
+            await self._call("create_stream", stream, StreamName=stream.name, ShardCount=shards)
+        except RequestError as error:
+            # Another instance was first: the stream is what was asked for.
+            if error.code != "ResourceInUseException":
+                raise
+
+    async def list_shards(self, stream: StreamRef) -> ShardListing:
+        for _ in range(_LISTING_RESTARTS):
+            try:
+                return await self._list_shards(stream)
+            except RequestError as error:
+                # The listing took longer than a token lives: only a new one is whole.
+                if error.code != "ExpiredNextTokenException":
+                    raise
+                expired = error
+        raise expired
+
+    async def _list_shards(self, stream: StreamRef) -> ShardListing:
+        shards: list[ShardInfo] = []
+        # The token stands for the stream: the service refuses both together.
+        request: dict[str, Any] = {**stream.parameters(), "MaxResults": _SHARDS_PER_PAGE}
+        first: Any = None
+        while True:
+            answer = await self._call("list_shards", stream, **request)
+            first = first or answer
+            for shard in answer.get("Shards", ()):
+                parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+                shards.append(ShardInfo(shard["ShardId"], tuple(p for p in parents if p)))
+            token = answer.get("NextToken")
+            if not token:
+                # The first page's time: what is older than it was listed.
+                return ShardListing(tuple(shards), self._service_time(first))
+            request = {"NextToken": token, "MaxResults": _SHARDS_PER_PAGE}
+
+    async def get_shard_iterator(
+        self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
+    ) -> str:
+        request: dict[str, Any] = {**stream.parameters(), "ShardId": shard_id}
+        if position.kind == "sequence":
+            request["ShardIteratorType"] = (
+                "AFTER_SEQUENCE_NUMBER" if after else "AT_SEQUENCE_NUMBER"
+            )
+            request["StartingSequenceNumber"] = position.sequence_number
+        else:
+            request["ShardIteratorType"] = _ITERATOR_TYPES[position.kind]
+            if position.kind == "timestamp":
+                request["Timestamp"] = position.when
+        answer = await self._call("get_shard_iterator", stream, shard_id, **request)
+        iterator = answer.get("ShardIterator")
+        if not iterator:
+            raise RequestError(
+                "the service answered without a shard iterator",
+                code="MissingShardIterator",
+                stream=stream.name,
+                shard_id=shard_id,
+            )
+        return str(iterator)
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: str, iterator: str, limit: int
+    ) -> bytes:
+        request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
+        if stream.arn is not None:
+            request["StreamARN"] = stream.arn
+        answer = await self._call("get_records", stream, shard_id, **request)
+        body: bytes = answer[_BODY]
+        return body
+
+    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+        answer = await self._call(
+            "put_record", stream, **stream.parameters(), Data=data, PartitionKey=partition_key
+        )
+        return PutResult(answer["ShardId"], answer["SequenceNumber"])
+
+    def _service_time(self, answer: Any) -> float:
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        try:
+            return email.utils.parsedate_to_datetime(date).timestamp()
+        except (TypeError, ValueError):
+            return self._clock.time()
+
+    async def _call(
+        self, operation: str, stream: StreamRef, shard_id: str | None = None, /, **request: Any
+    ) -> Any:
+        async with self._errors(operation, stream, shard_id):
+            client = await self._client()
+            async with asyncio.timeout(CALL_DEADLINE):
+                return await getattr(client.kinesis, operation)(**request)
+
+    @contextlib.asynccontextmanager
+    async def _errors(
+        self, operation: str, stream: StreamRef, shard_id: str | None
+    ) -> AsyncIterator[None]:
+        """Turns what aiobotocore raises into our errors, by type and code."""
+        # Imported by `open` already; here they cost a dictionary look-up.
+        import aiohttp  # noqa: PLC0415 - see the module's header
+        from botocore.exceptions import (  # noqa: PLC0415 - see the module's header
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            NoRegionError,
+        )
+
+        name, where = operation.replace("_", " "), {"stream": stream.name, "shard_id": shard_id}
+        try:
+            yield
+        except ClientError as error:
+            raise _refused(error, name, stream, shard_id) from error
+        except (NoCredentialsError, NoRegionError) as error:
+            raise ConfigurationError(f"cannot {name}: {error}", **where) from error
+        except TimeoutError as error:
+            raise RequestError(
+                f"cannot {name}: no whole answer within {CALL_DEADLINE:g} s",
+                code="Timeout",
+                **where,
+            ) from error
+        except (BotoCoreError, aiohttp.ClientError, OSError, ValueError) as error:
+            # ValueError: a body that the client's own parser cannot read (a proxy's page).
+            raise RequestError(
+                f"cannot {name}: {type(error).__name__}: {error}",
+                code=type(error).__name__,
+                **where,
+            ) from error
+
+    async def _client(self) -> _Client:
+        if self._closed or self._loop is None:
+            raise NotConnected("not connected to Kinesis: the service is not running")
+        loop = asyncio.get_running_loop()
+        task = self._clients.get(loop)
+        if task is None:
+            # A task, so that callers that come meanwhile share the one client. It stays in the
+            # table only when it succeeded: a failure is the first caller's, not for ever.
+            task = self._clients[loop] = loop.create_task(
+                self._connect(loop), name="kinesis-client"
+            )
+            try:
+                return await asyncio.shield(task)
+            except BaseException:
+                if task.done() and (task.cancelled() or task.exception() is not None):
+                    self._clients.pop(loop, None)
+                raise
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return task.result()
+        return await asyncio.shield(task)
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client:
+        from aiobotocore.config import AioConfig  # noqa: PLC0415 - see the module's header
+
+        settings = self._settings
+        # Our request checks are stricter and cheaper than the client's model walk.
+        config = AioConfig(
+            max_pool_connections=_POOL_SIZE,
+            tcp_keepalive=True,
+            parameter_validation=False,
+        )
+        if settings.config is not None:
+            config = config.merge(settings.config)
+        # One attempt a call is ours to decide: the callers own back-off and the iterator.
+        config = config.merge(AioConfig(retries={"total_max_attempts": 1, "mode": "standard"}))
+        session = self._session
+        keys: dict[str, Any] = {}
+        if settings.test_credentials:
+            keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        elif loop is not self._loop:
+            session = _new_session()
+            session._credentials = _snapshots(self._session, self._loop)
+        region = settings.region or self._session.get_config_variable("region")
+        if region is None and settings.test_credentials:
+            region = "us-east-1"
+        if region is None:
+            raise ConfigurationError(
+                "no region: pass KinesisBroker(region=...) or set AWS_REGION or the profile's"
+            )
+        if not keys and await session.get_credentials() is None:
+            raise ConfigurationError(
+                "no credentials: configure a profile, a role or AWS_ACCESS_KEY_ID, or pass "
+                "test_credentials=True for a local endpoint"
+            )
+        stack = contextlib.AsyncExitStack()
+        kinesis = await stack.enter_async_context(
+            session.create_client(
+                "kinesis",
+                region_name=region,
+                endpoint_url=settings.endpoint_url,
+                config=config,
+                **keys,
+            )
+        )
+        kinesis.meta.events.register("before-parse.kinesis.GetRecords", _take_body)
+        return _Client(kinesis, stack)
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    kinesis: Any
+    stack: contextlib.AsyncExitStack
+
+
+# Under this name the hook below hands the unparsed body through botocore's parsed response.
+_BODY = "ruststream_body"
+
+
+def _take_body(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
+) -> None:
+    """Keeps botocore's parser away from a page of records: it costs 23 µs a record."""
+    if response_dict["status_code"] < _ERROR_STATUS:
+        customized_response_dict[_BODY] = response_dict["body"]
+        response_dict["body"] = b""
+
+
+def _refused(error: Any, name: str, stream: StreamRef, shard_id: str | None) -> RequestError:
+    answer = error.response
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    code = str(answer.get("Error", {}).get("Code") or "")
+    # Where a body names no code, botocore puts the status in its place.
+    if not code or code.isdigit():
+        code = f"HTTP{status}"
+    said = answer.get("Error", {}).get("Message") or "no message"
+    kind: type[RequestError] = RequestError
+    message = f"cannot {name}: {code}: {said}"
+    if code == "ResourceNotFoundException" and shard_id is None:
+        kind = StreamNotFound
+        message = (
+            f"stream {stream} does not exist in this account and region ({said}); create it, or "
+            "pass KinesisStream(..., create_if_missing=SHARDS)"
+        )
+    elif code in _ACCESS_CODES:
+        kind = AccessDenied
+    return kind(message, code=code, status=status, stream=stream.name, shard_id=shard_id)
+
+
+async def _close(task: asyncio.Task[_Client]) -> None:
+    if not task.done():
+        task.cancel()
+    # A client that never came to be has nothing to close.
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        client = await task
+        await client.stack.aclose()
+
+
+def _new_session() -> Any:
+    from aiobotocore.session import AioSession  # noqa: PLC0415 - see the module's header
+
+    return AioSession()
+
+
+def _snapshots(session: Any, owner: asyncio.AbstractEventLoop | None) -> Any:
+    """Credentials for another loop: frozen copies, asked for on the loop that refreshes them."""
+    from aiobotocore.credentials import AioCredentials  # noqa: PLC0415 - see the module's header
+
+    async def snapshot() -> Any:
+        credentials = await session.get_credentials()
+        return None if credentials is None else await credentials.get_frozen_credentials()
+
+    class Snapshots(AioCredentials):  # type: ignore[misc]  # aiobotocore is not typed
+        def __init__(self) -> None:
+            super().__init__("pending", "pending", method="ruststream-snapshot")
+
+        async def get_frozen_credentials(self) -> Any:
+            if owner is None or not owner.is_running():
+                raise NotConnected("not connected to Kinesis: the service's loop has ended")
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(snapshot(), owner))
+
+    return Snapshots()

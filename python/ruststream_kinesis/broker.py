@@ -1,0 +1,76 @@
+"""`KinesisBroker`: how a service reaches Kinesis and where it keeps its leases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.clock import Clock, SystemClock
+from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.leases.base import LeaseStore
+from ruststream_kinesis.leases.memory import MemoryLeaseStore
+
+if TYPE_CHECKING:
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
+
+__all__ = ["KinesisBroker"]
+
+
+class KinesisBroker:
+    """Connection settings. Making one does no I/O and starts no task.
+
+    Args:
+        region: AWS region; by default the session's own chain (environment, profile).
+        endpoint_url: Another endpoint, for example of a local server.
+        session: An `aiobotocore` session to take credentials and configuration from.
+        config: An `AioConfig` merged over ours: proxies, timeouts, CA bundle, pool size. Retries
+            are not taken from it: the readers and the publisher own them.
+        lease_store: Where leases and checkpoints live; in memory by default, which is right for
+            one instance and starts anew with every process.
+        owner_id: Names this instance in lease rows.
+        test_credentials: Sign with made-up credentials, for a local server.
+        clock: Time; for tests.
+
+    Raises:
+        ConfigurationError: A value is refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        session: AioSession | None = None,
+        config: AioConfig | None = None,
+        lease_store: LeaseStore | None = None,
+        owner_id: str | None = None,
+        test_credentials: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        if endpoint_url is not None and not endpoint_url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"endpoint_url must start with http(s)://: {endpoint_url!r}")
+        if owner_id is not None and (not owner_id or "#" in owner_id):
+            raise ConfigurationError(f"owner_id must be non-empty and hold no '#': {owner_id!r}")
+        self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
+        self.connection = Connection(
+            MemoryLeaseStore() if lease_store is None else lease_store,
+            owner_id,
+            clock or SystemClock(),
+        )
+
+    async def connect(self) -> None:
+        """Resolves region and credentials and opens the connection; once more does nothing.
+
+        Raises:
+            ConfigurationError: No region or no credentials can be found.
+        """
+        if not self.connection.connected:
+            transport = AwsTransport(self.settings, self.connection.clock)
+            await transport.open()
+            self.connection.attach(transport)
+
+    async def close(self) -> None:
+        """Closes the connection; every handle raises `NotConnected` from now on."""
+        await self.connection.close()

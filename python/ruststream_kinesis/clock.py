@@ -1,0 +1,49 @@
+"""Time as one object that can be replaced.
+
+Every wait and every timestamp of the package goes through a `Clock`, so that tests move time
+instead of waiting for it. Nothing else in the package calls `time` or `asyncio.sleep`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """A source of time and of waits."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; the suspension of the machine counts where the system can."""
+        ...
+
+    def time(self) -> float:
+        """Wall clock, seconds since the epoch. For what others read, never for decisions."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits `seconds` (zero or less only yields to the loop)."""
+        ...
+
+
+# A suspended machine must count as time that passed: a lease that ran out meanwhile is lost.
+# macOS and Windows have no CLOCK_BOOTTIME; their monotonic clock is the best there is.
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    __slots__ = ()
+
+    def monotonic(self) -> float:
+        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+
+    def time(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))

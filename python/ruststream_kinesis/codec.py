@@ -1,0 +1,85 @@
+"""Payload bytes to values and back.
+
+`JsonCodec` covers what handlers usually ask for: any type that `msgspec` converts, `bytes`, `str`,
+and pydantic models where pydantic is installed. Decoders are made once, at registration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["Codec", "Decoder", "JsonCodec"]
+
+Decoder = Callable[[bytes], Any]
+
+
+class Codec(Protocol):
+    """How values travel in a record's payload."""
+
+    def encode(self, value: Any) -> bytes:
+        """The payload of `value`."""
+        ...
+
+    def decoder(self, kind: Any) -> Decoder:
+        """A function from payload to `kind`; whatever it raises means "does not decode".
+
+        Raises:
+            TypeError: The codec cannot make this type.
+        """
+        ...
+
+
+def _pydantic_model(kind: Any) -> bool:
+    # A model exists only where pydantic was imported, so the package itself never imports it.
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+def _encode_foreign(value: Any) -> Any:
+    if _pydantic_model(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"no JSON form of {type(value).__name__}")
+
+
+def _decode_foreign(kind: type, value: Any) -> Any:
+    if _pydantic_model(kind):
+        return kind.model_validate(value)  # type: ignore[attr-defined]  # a pydantic model, above
+    raise NotImplementedError(f"no way to make {kind.__name__} from JSON")
+
+
+def _as_it_is(payload: bytes) -> bytes:
+    return payload
+
+
+def _as_text(payload: bytes) -> str:
+    return payload.decode()
+
+
+class JsonCodec:
+    """JSON by msgspec; `bytes` and `str` travel as they are, not as JSON strings."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
+
+    def encode(self, value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        return self._encoder.encode(value)
+
+    def decoder(self, kind: Any) -> Decoder:
+        if kind is bytes:
+            return _as_it_is
+        if kind is str:
+            return _as_text
+        if _pydantic_model(kind):
+            validate: Decoder = kind.model_validate_json
+            return validate
+        return msgspec.json.Decoder(kind, dec_hook=_decode_foreign).decode

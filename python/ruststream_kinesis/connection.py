@@ -1,0 +1,63 @@
+"""The one connection of a service: transport, lease store, owner, and whether it is open.
+
+The broker, every publisher and every subscription hold this object and nothing else, so that after
+the stop every handle says `NotConnected`, and a test can put another transport in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+
+from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.errors import NotConnected
+from ruststream_kinesis.leases.base import LeaseStore
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.transport import Transport
+
+__all__ = ["Connection"]
+
+
+class Connection:
+    """Shared by every handle of a service; starts closed and does no I/O by itself.
+
+    Args:
+        store: Leases and checkpoints.
+        owner_id: Names this instance in lease rows; host, process and a random part by default.
+        clock: Time, for everything that hangs on this connection.
+    """
+
+    def __init__(self, store: LeaseStore, owner_id: str | None, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.owner_id = owner_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._transport: Transport | None = None
+        self.max_record_bytes: dict[StreamRef, int] = {}
+        """Record limit of the streams that were looked at."""
+
+    @property
+    def transport(self) -> Transport:
+        """The open transport.
+
+        Raises:
+            NotConnected: Before the start or after the stop.
+        """
+        if self._transport is None:
+            raise NotConnected("not connected to Kinesis: the service is not running")
+        return self._transport
+
+    @property
+    def connected(self) -> bool:
+        """Whether a transport is attached."""
+        return self._transport is not None
+
+    def attach(self, transport: Transport) -> None:
+        """Opens the connection over `transport`."""
+        self._transport = transport
+
+    async def close(self) -> None:
+        """Detaches the transport first, so that nobody starts a call on it, then closes it."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()

@@ -1,0 +1,201 @@
+"""Handler parameters, resolved once at registration; nothing is inspected per record."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union, get_args, get_origin
+
+from ruststream_kinesis.codec import Codec, Decoder
+from ruststream_kinesis.errors import HandlerError, TransactionsUnsupported
+from ruststream_kinesis.message import Headers, KinesisMessage
+from ruststream_kinesis.outcomes import Outcome
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.publisher import KinesisPublisher
+
+__all__ = ["Handler", "resolve_handler"]
+
+Source = Callable[[Any, "KinesisMessage[Any] | None", KinesisPublisher], Any]
+"""Makes one argument from the decoded payload, the message and the service's publisher."""
+
+_SINGLE_PARAMETER_KINDS = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler with everything that registration could find out."""
+
+    name: str
+    call: Callable[..., Any]
+    is_async: bool
+    payload_type: Any
+    decode: Decoder
+    replies: bool
+    """Its return annotation names a value beside `None` and `Outcome`."""
+    sources: tuple[Source, ...] | None
+    """One for each parameter; `None` where the payload is the only one: the fast way."""
+    wants_message: bool
+    """Whether a `KinesisMessage` has to be made for a call."""
+
+    def arguments(
+        self, value: Any, message: KinesisMessage[Any] | None, publisher: KinesisPublisher
+    ) -> list[Any]:
+        """The arguments of one call, in the order of the parameters."""
+        return [source(value, message, publisher) for source in self.sources or (_payload,)]
+
+
+def resolve_handler(
+    function: Callable[..., Any],
+    codec: Codec,
+    local_names: Mapping[str, Any] | None = None,
+) -> Handler:
+    """Looks at the signature of `function`.
+
+    The first free parameter is the payload; `KinesisMessage`, `Headers`, `KinesisPublisher` and
+    `KinesisPosition` may be asked for beside it, by annotation, in any order.
+
+    Args:
+        function: `async def` or plain `def`.
+        codec: Makes the payload's decoder.
+        local_names: Names of the place of registration, for annotations that are text.
+
+    Raises:
+        HandlerError: A parameter cannot be resolved; the message names it.
+        TransactionsUnsupported: A parameter asks for what Kinesis does not have.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if not callable(function):
+        raise HandlerError(f"a handler must be a function, not {function!r}")
+    target = function
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        target = type(function).__call__  # an object that is called: its method has the signature
+    signature = inspect.signature(function)
+    hints = _annotations(name, target, signature, local_names)
+    sources: list[Source] = []
+    payload_type: Any = inspect.Parameter.empty
+    wants_message = False
+    for parameter in signature.parameters.values():
+        where = f"parameter {parameter.name!r} of handler {name}"
+        if parameter.kind not in _SINGLE_PARAMETER_KINDS:
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                if parameter.default is not inspect.Parameter.empty:
+                    continue
+                raise HandlerError(f"{where} is keyword-only: make it an ordinary parameter")
+            raise HandlerError(f"{where} is variadic: name what the handler takes")
+        annotation = hints.get(parameter.name, inspect.Parameter.empty)
+        if annotation is inspect.Parameter.empty:
+            raise HandlerError(
+                f"{where} has no annotation: the payload's type (or bytes, str), or one of "
+                "KinesisMessage, Headers, KinesisPublisher, KinesisPosition"
+            )
+        injected = _injected(annotation, where)
+        if injected is not None:
+            wants_message |= injected is not _publisher
+            sources.append(injected)
+        elif payload_type is inspect.Parameter.empty:
+            payload_type = annotation
+            sources.append(_payload)
+        elif parameter.default is not inspect.Parameter.empty:
+            break  # it and what follows keep their defaults
+        else:
+            raise HandlerError(
+                f"{where} cannot be resolved: the payload is taken by an earlier parameter, and "
+                f"{annotation!r} is none of KinesisMessage, Headers, KinesisPublisher, "
+                "KinesisPosition"
+            )
+    if not sources:
+        raise HandlerError(f"handler {name} takes no parameter: the first one is the payload")
+    if payload_type is inspect.Parameter.empty:
+        payload_type = bytes
+    try:
+        decode = codec.decoder(payload_type)
+    except TypeError as error:
+        raise HandlerError(
+            f"the payload type {payload_type!r} of handler {name} cannot be decoded: {error}"
+        ) from error
+    return Handler(
+        name=name,
+        call=function,
+        is_async=inspect.iscoroutinefunction(target),
+        payload_type=payload_type,
+        decode=decode,
+        replies=_replies(hints.get("return")),
+        sources=None if sources == [_payload] else tuple(sources),
+        wants_message=wants_message,
+    )
+
+
+def _annotations(
+    name: str,
+    target: Callable[..., Any],
+    signature: inspect.Signature,
+    local_names: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    scope = dict(local_names or {})
+    try:
+        return typing.get_type_hints(target, localns=scope, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        pass
+    # One of them cannot be evaluated: find out which, so that the error names it.
+    names = getattr(inspect.unwrap(target), "__globals__", {})
+    for parameter in signature.parameters.values():
+        if isinstance(parameter.annotation, str):
+            try:
+                eval(parameter.annotation, names, scope)  # noqa: S307 - the handler's own source
+            except Exception as error:
+                raise HandlerError(
+                    f"the annotation {parameter.annotation!r} of parameter {parameter.name!r} of "
+                    f"handler {name} cannot be resolved: {error}"
+                ) from error
+    raise HandlerError(f"the return annotation of handler {name} cannot be resolved")
+
+
+def _payload(value: Any, _message: Any, _own: KinesisPublisher) -> Any:
+    return value
+
+
+def _publisher(_value: Any, _message: Any, own: KinesisPublisher) -> Any:
+    return own
+
+
+# A message is made for every call of a handler that has one of these.
+_FROM_MESSAGE: dict[Any, Source] = {
+    KinesisMessage: lambda _value, message, _own: message,
+    Headers: lambda _value, message, _own: message.headers,  # type: ignore[union-attr]  # as above
+    KinesisPosition: lambda _value, message, _own: message.position,  # type: ignore[union-attr]  # as above
+}
+
+
+def _injected(annotation: Any, where: str) -> Source | None:
+    """The source of a parameter that is not the payload; `None` where it is free."""
+    kind = get_origin(annotation) or annotation
+    if kind is KinesisPublisher:
+        return _publisher
+    if isinstance(kind, type) and kind in _FROM_MESSAGE:
+        return _FROM_MESSAGE[kind]
+    if isinstance(kind, type) and kind.__name__ in ("Transaction", "ReplyTo"):
+        raise TransactionsUnsupported(
+            f"{where} asks for {kind.__name__}: Kinesis has no transactions and no reply address"
+        )
+    return None
+
+
+def _replies(annotation: Any) -> bool:
+    if annotation is None or annotation is Any or annotation is inspect.Parameter.empty:
+        return False
+    kinds = (
+        get_args(annotation)
+        if get_origin(annotation) in (Union, types.UnionType)
+        else (annotation,)
+    )
+    silent = (type(None), None, Outcome, typing.NoReturn, typing.Never)
+    return any(
+        kind not in silent and get_origin(kind) is not collections.abc.Coroutine for kind in kinds
+    )

@@ -1,0 +1,119 @@
+"""Leases in memory: the default, and right for one instance.
+
+A restart starts anew, since nothing is written anywhere. Two applications of one process may share
+a store and then share the shards.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+
+from ruststream_kinesis.clock import Clock, SystemClock
+from ruststream_kinesis.errors import LeaseLost
+from ruststream_kinesis.leases.base import LeaseKey, LeaseState, Opening
+
+__all__ = ["MemoryLeaseStore"]
+
+
+@dataclass(slots=True)
+class _Row:
+    key: LeaseKey
+    owner: str | None = None
+    counter: int = 0
+    checkpoint: str | None = None
+    duration: float = 0.0
+    renewed: float = 0.0
+    number: int = -1
+
+    def state(self) -> LeaseState:
+        return LeaseState(self.key, self.owner, self.counter, self.checkpoint)
+
+
+class MemoryLeaseStore:
+    """A `LeaseStore` that lives as long as the process.
+
+    Args:
+        clock: Measures how long a lease has not been renewed; for tests.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._rows: dict[LeaseKey, _Row] = {}
+        self._openings: dict[tuple[str, str | None], Opening] = {}
+        # Renewals may come from another thread than checkpoints.
+        self._lock = threading.Lock()
+
+    async def acquire(self, key: LeaseKey, owner_id: str, *, duration: float) -> LeaseState | None:
+        with self._lock:
+            row = self._rows.setdefault(key, _Row(key))
+            now = self._clock.monotonic()
+            if row.owner is not None and now - row.renewed < row.duration:
+                return None
+            row.owner = f"{owner_id}#{secrets.token_hex(8)}"
+            row.duration, row.renewed, row.number = duration, now, -1
+            row.counter += 1
+            return row.state()
+
+    async def renew(self, held: LeaseState) -> None:
+        with self._lock:
+            row = self._held(held)
+            row.renewed = self._clock.monotonic()
+            row.counter += 1
+
+    async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
+        with self._lock:
+            self._store(self._held(held), checkpoint, number)
+
+    async def release(
+        self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
+    ) -> None:
+        with self._lock:
+            row = self._rows.get(held.key)
+            if row is None or row.owner != held.owner:
+                return
+            if checkpoint is not None:
+                self._store(row, checkpoint, number)
+            row.owner = None
+            row.counter += 1
+
+    async def read(self, key: LeaseKey) -> LeaseState | None:
+        with self._lock:
+            row = self._rows.get(key)
+            return None if row is None else row.state()
+
+    async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
+        with self._lock:
+            return [
+                row.state()
+                for key, row in self._rows.items()
+                if key.stream == stream and key.group == group
+            ]
+
+    async def delete(self, key: LeaseKey) -> None:
+        with self._lock:
+            row = self._rows.get(key)
+            if row is not None and row.owner is None:
+                del self._rows[key]
+
+    async def opening(self, stream: str, group: str | None, first: Opening) -> Opening:
+        with self._lock:
+            return self._openings.setdefault((stream, group), first)
+
+    def _held(self, held: LeaseState) -> _Row:
+        row = self._rows.get(held.key)
+        if row is None or row.owner != held.owner:
+            raise LeaseLost(
+                f"the lease of {held.owner} is lost"
+                + ("" if row is None else f"; it is held by {row.owner}"),
+                stream=held.key.stream,
+                shard_id=held.key.shard_id,
+            )
+        return row
+
+    @staticmethod
+    def _store(row: _Row, checkpoint: str, number: int) -> None:
+        if number > row.number:
+            row.checkpoint, row.number = checkpoint, number
+            row.counter += 1

@@ -1,0 +1,87 @@
+"""What the service accepts, checked here before anything is sent.
+
+Source of the numbers: the quotas page of Kinesis Data Streams and the API reference of PutRecord,
+PutRecords and GetRecords. The publisher and the in-process log share these checks, so a test
+refuses what production refuses, with the same error.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ruststream_kinesis.errors import ConfigurationError, InvalidRecord
+
+__all__ = [
+    "DEFAULT_MAX_RECORD_BYTES",
+    "MAX_GET_RECORDS",
+    "MAX_PARTITION_KEY_LENGTH",
+    "check_partition_key",
+    "check_record_size",
+    "check_stream_name",
+]
+
+# Data and partition key together, unless the stream says more (`MaxRecordSizeInKiB`).
+DEFAULT_MAX_RECORD_BYTES = 1024 * 1024
+# The largest `MaxRecordSizeInKiB` is 10 MiB; a response of GetRecords holds at most as much.
+MAX_GET_RECORDS = 10_000
+# Unicode characters, not bytes.
+MAX_PARTITION_KEY_LENGTH = 256
+
+_STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
+
+
+def check_stream_name(name: object) -> str:
+    """Returns `name` when the service takes it as a stream name.
+
+    Raises:
+        ConfigurationError: It is not a string of 1 to 128 letters, digits, `_`, `.` and `-`.
+    """
+    if not isinstance(name, str) or _STREAM_NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"invalid stream name {name!r}: 1 to 128 letters, digits, '_', '.' and '-'"
+        )
+    return name
+
+
+def check_partition_key(key: object, stream: str) -> int:
+    """Returns the size of `key` in bytes of UTF-8.
+
+    Raises:
+        InvalidRecord: It is not text, is empty, is longer than 256 characters, or holds a lone
+            surrogate, which no UTF-8 can carry.
+    """
+    if not isinstance(key, str):
+        raise InvalidRecord(f"partition key must be text, not {key!r}", stream=stream)
+    if not 1 <= len(key) <= MAX_PARTITION_KEY_LENGTH:
+        raise InvalidRecord(
+            f"partition key has {len(key)} characters; the service takes 1 to "
+            f"{MAX_PARTITION_KEY_LENGTH}",
+            stream=stream,
+        )
+    try:
+        return len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(
+            f"partition key {key!r} holds a lone surrogate and is not valid Unicode", stream=stream
+        ) from error
+
+
+def check_record_size(data_bytes: int, key_bytes: int, limit: int, stream: str) -> None:
+    """Checks data and key together against the stream's limit.
+
+    Args:
+        data_bytes: Size of the blob as it is sent, envelope included.
+        key_bytes: Size of the partition key in bytes of UTF-8.
+        limit: The stream's limit in bytes.
+        stream: For the error.
+
+    Raises:
+        InvalidRecord: They are larger than the limit.
+    """
+    if data_bytes + key_bytes > limit:
+        raise InvalidRecord(
+            f"record of {data_bytes + key_bytes} bytes (data {data_bytes}, partition key "
+            f"{key_bytes}) is over the stream's limit of {limit}; make it smaller, or raise the "
+            "stream's maximum record size",
+            stream=stream,
+        )

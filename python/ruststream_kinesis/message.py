@@ -1,0 +1,157 @@
+"""`KinesisMessage`: one delivery as a handler may ask for it.
+
+It is made only for handlers that ask, and reads the page when a field is asked for.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ruststream_kinesis.errors import AckUnsupported
+from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
+from ruststream_kinesis.position import KinesisPosition
+
+if TYPE_CHECKING:
+    from ruststream_kinesis._core import Page
+    from ruststream_kinesis.channel import DeliveryShard
+
+__all__ = [
+    "PARTITION_KEY_HEADER",
+    "RETRY_COUNT_HEADER",
+    "SEQUENCE_NUMBER_HEADER",
+    "SHARD_ID_HEADER",
+    "Headers",
+    "KinesisMessage",
+]
+
+T = TypeVar("T")
+
+# What every delivery carries beside its envelope's headers; the sibling uses the same names.
+PARTITION_KEY_HEADER: Final = "partition-key"
+SEQUENCE_NUMBER_HEADER: Final = "kinesis-sequence-number"
+SHARD_ID_HEADER: Final = "kinesis-shard-id"
+# Earlier deliveries of a copied record.
+RETRY_COUNT_HEADER: Final = "x-ruststream-retry-count"
+
+
+class Headers(dict[str, str]):
+    """Headers of a delivery: the envelope's, plus key, sequence number and shard.
+
+    A type of its own, so that a handler can ask for it by annotation.
+    """
+
+
+class KinesisMessage(Generic[T]):
+    """One delivery.
+
+    Settling through the message is an alternative to returning an outcome; what is settled first
+    counts, and settling twice changes nothing.
+    """
+
+    __slots__ = ("_headers", "_index", "_page", "_place", "_shard", "outcome", "payload")
+
+    def __init__(
+        self, shard: DeliveryShard, page: Page, index: int, place: int, payload: T
+    ) -> None:
+        self._shard = shard
+        self._page = page
+        self._index = index
+        self._place = place
+        self._headers: Headers | None = None
+        self.payload = payload
+        """The decoded payload; the payload's bytes where the handler asked for no other type, or
+        where it did not decode."""
+        self.outcome: Outcome | None = None
+        """What was said through this message; `None` while nothing was."""
+
+    @property
+    def headers(self) -> Headers:
+        """The envelope's headers, plus `partition-key`, `kinesis-sequence-number` and
+        `kinesis-shard-id`."""
+        if self._headers is None:
+            self._headers = headers = Headers(self._page.headers(self._index))
+            headers[PARTITION_KEY_HEADER] = self.partition_key
+            headers[SEQUENCE_NUMBER_HEADER] = self.sequence_number
+            headers[SHARD_ID_HEADER] = self.shard_id
+        return self._headers
+
+    @property
+    def stream(self) -> str:
+        """Plain name of the stream."""
+        return self._shard.stream
+
+    @property
+    def shard_id(self) -> str:
+        """The shard the record was read from."""
+        return self._shard.shard_id
+
+    @property
+    def partition_key(self) -> str:
+        """The record's partition key; `""` where it came without one."""
+        return self._page.partition_key(self._index) or ""
+
+    @property
+    def sequence_number(self) -> str:
+        """The record's sequence number, as text: it is longer than any machine integer."""
+        return self._page.sequence_number(self._index)
+
+    @property
+    def data(self) -> bytes:
+        """The blob as it stands in the stream, envelope included."""
+        return self._page.data(self._index)
+
+    @property
+    def arrival(self) -> datetime | None:
+        """Approximate arrival in UTC; `None` where the service sent none that a date can hold."""
+        seconds = self._page.arrival(self._index)
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first delivery; a copy counts its earlier ones. A malformed count is none."""
+        count = self._page.headers(self._index).get(RETRY_COUNT_HEADER, "")
+        return 1 + int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 1
+
+    @property
+    def position(self) -> KinesisPosition:
+        """This record's place: a rewind to it delivers it again first."""
+        return KinesisPosition.sequence(self.shard_id, self.sequence_number)
+
+    async def ack(self) -> None:
+        """Settles the delivery now, before the handler returns."""
+        if self.outcome is None:
+            self.outcome = ACK
+            self._shard.ack(self._place)
+
+    async def nack(self, *, requeue: bool) -> None:
+        """Refuses the delivery.
+
+        Args:
+            requeue: `False` settles it like `drop()`; `True` asks for it again, like `retry()`.
+
+        Raises:
+            AckUnsupported: Kinesis takes no single record back. The record stays open and holds
+                the checkpoint, whether or not the handler lets this error through.
+        """
+        if self.outcome is not None:
+            return
+        if not requeue:
+            self.outcome = DROP
+            self._shard.ack(self._place)
+            return
+        self.outcome = RETRY
+        self._shard.hold(self._place)
+        raise AckUnsupported(
+            "the subscription declares neither max_attempts nor dead_letter: the record stays open "
+            "and holds the checkpoint of its shard",
+            stream=self.stream,
+            shard_id=self.shard_id,
+            sequence_number=self.sequence_number,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<KinesisMessage {self.stream}/{self.shard_id} {self.sequence_number} "
+            f"key={self.partition_key!r}>"
+        )

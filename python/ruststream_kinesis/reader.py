@@ -1,0 +1,187 @@
+"""Reads one shard: iterator, pages, pace, errors.
+
+Invariant: the reader's position is the last record that took its place in the watermark. An
+iterator is only ever built from it (or from the shard's opening), so no error, expiry or restart of
+the reader skips a record or reads one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ruststream_kinesis._core import Page
+from ruststream_kinesis.backoff import Backoff, MinuteLog
+from ruststream_kinesis.channel import Channel, Run
+from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.errors import KinesisError, PageError
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.shard import HeldShard
+from ruststream_kinesis.stream import KinesisStream
+from ruststream_kinesis.transport import Failure, Transport, judge
+
+__all__ = ["READ_LIMIT", "Reader"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+# Records asked for in one call: the cost of a call is spread over them, and a page stays small.
+READ_LIMIT = 1_000
+# Bodies above this are parsed in a thread: 1 MiB takes the core about a millisecond.
+_OFF_LOOP_BYTES = 1024 * 1024
+
+
+class Reader:
+    """Feeds the deliveries of one held shard into the channel until the shard ends.
+
+    Args:
+        shard: The shard, held.
+        stream: Which stream, and the pace.
+        transport: Makes the calls.
+        channel: Takes the deliveries.
+        clock: Time.
+        at_tip: Use `LATEST` for the first iterator; a later one is built from the opening instant.
+        limit: Records a page.
+        backoff: Delays between tries.
+    """
+
+    def __init__(
+        self,
+        shard: HeldShard,
+        stream: KinesisStream,
+        transport: Transport,
+        channel: Channel,
+        clock: Clock,
+        *,
+        at_tip: bool = False,
+        limit: int = READ_LIMIT,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._shard = shard
+        self._stream = stream
+        self._transport = transport
+        self._channel = channel
+        self._clock = clock
+        self._at_tip = at_tip
+        self._limit = limit
+        self._backoff = backoff or Backoff()
+        self._iterator: str | None = None
+        self._log = MinuteLog(clock)
+
+    async def run(self) -> None:
+        """Reads until the shard ends.
+
+        Raises:
+            KinesisError: A failure that asking again cannot mend; the position is kept.
+        """
+        shard = self._shard
+        while True:
+            # Stamped before the read starts: a rewind while it is on its way makes it void.
+            generation, started = shard.generation, self._clock.monotonic()
+            try:
+                page = await self._read()
+            except KinesisError as error:
+                await self._failed(error)
+                continue
+            finally:
+                shard.opened.set()
+            if shard.generation != generation:
+                self._iterator = None
+                continue
+            self._backoff.reset()
+            shard.lag_ms = page.millis_behind_latest
+            self._iterator = page.next_shard_iterator
+            # Before the first await that may be cancelled: position and places move together.
+            base = shard.deliver(page)
+            if not await self._feed(page, base, generation):
+                self._iterator = None
+                continue
+            if page.next_shard_iterator is None:
+                shard.end()
+                return
+            await self._pace(page, started)
+
+    async def _read(self) -> Page:
+        shard, stream = self._shard, self._stream.ref
+        if self._iterator is None:
+            position, after = shard.read_from, shard.read_after
+            if self._at_tip:
+                # Only once: an iterator that is lost unread is built at the opening instant.
+                position, self._at_tip = KinesisPosition.latest(), False
+            self._iterator = await self._transport.get_shard_iterator(
+                stream, shard.shard_id, position, after=after
+            )
+            shard.opened.set()
+        body = await self._transport.get_records(
+            stream, shard.shard_id, self._iterator, self._limit
+        )
+        if len(body) > _OFF_LOOP_BYTES:
+            return await asyncio.to_thread(Page.parse, body)
+        return Page.parse(body)
+
+    async def _feed(self, page: Page, base: int, generation: int) -> bool:
+        """Puts the page's deliveries into the channel as there is room; False: they are void."""
+        shard, channel = self._shard, self._channel
+        start, count = 0, len(page)
+        while start < count:
+            room = await channel.room(shard, generation)
+            if not room:
+                return False
+            stop = min(count, start + room)
+            channel.put(Run(shard, generation, page, base, range(start, stop)))
+            start = stop
+        return True
+
+    async def _pace(self, page: Page, started: float) -> None:
+        lag = page.millis_behind_latest
+        # Where the service does not say, records mean that there may be more of them.
+        behind = len(page) > 0 if lag is None else lag > 0
+        interval = self._stream.read_interval if behind else self._stream.poll_interval
+        rest = started + interval - self._clock.monotonic()
+        if rest > 0:
+            await self._clock.sleep(rest)
+
+    async def _failed(self, error: KinesisError) -> None:
+        failure = judge(error)
+        if failure is Failure.TERMINAL:
+            raise error
+        if failure is Failure.ITERATOR:
+            if self._iterator is None:
+                self._position_refused(error)
+            self._iterator = None
+            if self._backoff.failures == 0:
+                # The ordinary end of an iterator that waited for slow handlers: no reason to wait.
+                logger.info("%s; a new iterator is built at %s", error, self._shard.read_from)
+                self._backoff.next()
+                return
+        count = self._log.due()
+        if count is not None:
+            logger.warning(
+                "reading shard %s of stream %s failed (%d time(s)), trying again: %s",
+                self._shard.shard_id,
+                self._shard.stream,
+                count,
+                error,
+                extra={"stream": self._shard.stream, "shard_id": self._shard.shard_id},
+            )
+        if isinstance(error, PageError):
+            logger.debug("response that could not be read", exc_info=error)
+        await self._clock.sleep(self._backoff.next())
+
+    def _position_refused(self, error: KinesisError) -> None:
+        """The service knows nothing at our position any more: what lies before the horizon is lost.
+
+        Reading on from the horizon repeats at worst; waiting would lose what expires meanwhile.
+        """
+        shard = self._shard
+        if shard.read_from.kind != "sequence":
+            return
+        logger.error(
+            "DATA LOSS: shard %s of stream %s cannot be read at %s (%s); records between it and the "
+            "horizon have expired unread. Reading on from the horizon",
+            shard.shard_id,
+            shard.stream,
+            shard.read_from,
+            error,
+            extra={"stream": shard.stream, "shard_id": shard.shard_id, "event": "data_loss"},
+        )
+        shard.read_from, shard.read_after = KinesisPosition.horizon(), False

@@ -1,0 +1,193 @@
+"""`Service`: an application at work - start, run, stop, in that order and each with a deadline.
+
+Start: connect, check streams, open subscriptions. Stop: stop reading, drain, store checkpoints and
+release leases, close clients. Every step of the stop runs even if one before it failed, and what
+did not finish is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+
+from ruststream_kinesis.broker import KinesisBroker
+from ruststream_kinesis.errors import StopTimeout
+from ruststream_kinesis.router import Subscriber
+from ruststream_kinesis.subscriber import Subscription
+from ruststream_kinesis.supervisor import Supervisor
+
+__all__ = ["SHUTDOWN_TIMEOUT", "Hook", "Service"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+Hook = Callable[[], Awaitable[None]]
+
+# Kubernetes gives a pod 30 s after SIGTERM by default.
+SHUTDOWN_TIMEOUT = 30.0
+# A step that only talks to the service or the store.
+_STEP_TIMEOUT = 10.0
+
+
+class _State(Enum):
+    NEW = "new"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class Service:
+    """Runs the subscriptions of an application, once.
+
+    Args:
+        broker: How to connect.
+        subscribers: What to run.
+        on_startup: Called after the connection is open, before reading.
+        on_shutdown: Called after the last handler, before the connection closes.
+        shutdown_timeout: Seconds that running handlers get at the stop.
+    """
+
+    def __init__(
+        self,
+        broker: KinesisBroker,
+        subscribers: Sequence[Subscriber],
+        on_startup: Sequence[Hook] = (),
+        on_shutdown: Sequence[Hook] = (),
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+    ) -> None:
+        self._broker = broker
+        self._on_startup = on_startup
+        self._on_shutdown = on_shutdown
+        self._shutdown_timeout = shutdown_timeout
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._state = _State.NEW
+        self._supervisor = Supervisor(self._failed)
+        self.subscriptions = [
+            Subscription(subscriber, broker.connection, self._supervisor, self._failed)
+            for subscriber in subscribers
+        ]
+
+    @property
+    def running(self) -> list[str]:
+        """Names of the service's tasks."""
+        return self._supervisor.running
+
+    def request_stop(self) -> None:
+        """Asks for a graceful stop; asked again, it waits for no handler."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    def _failed(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._stopping.set()
+
+    async def start(self) -> None:
+        """Connects, checks the streams and opens every subscription.
+
+        A record published after it returns is read. When it fails or is cancelled, nothing is left
+        running.
+        """
+        if self._stopping.is_set():
+            return
+        self._state = _State.RUNNING
+        try:
+            await self._broker.connect()
+            for subscription in self.subscriptions:
+                await subscription.check()
+            for hook in self._on_startup:
+                await hook()
+            await self._open()
+        except BaseException:
+            try:
+                await self.stop()
+            except StopTimeout as late:
+                # Why the start failed is what the caller must hear.
+                logger.error("%s", late)
+            raise
+
+    async def _open(self) -> None:
+        opening = [asyncio.ensure_future(each.open()) for each in self.subscriptions]
+        try:
+            await asyncio.gather(*opening)
+        finally:
+            # When one fails, or we are cancelled, the others must not go on behind our back.
+            for task in opening:
+                task.cancel()
+            await asyncio.gather(*opening, return_exceptions=True)
+
+    async def run(self, started: Callable[[], object] | None = None) -> None:
+        """Starts, runs until a stop is asked for or something fails, and stops.
+
+        Args:
+            started: Called when every subscription is open.
+
+        Raises:
+            Exception: What ended the service, when it was no request.
+        """
+        await self.start()
+        try:
+            if started is not None and not self._stopping.is_set():
+                started()
+            await self._stopping.wait()
+        finally:
+            await self.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        """Stops in order; once more does nothing.
+
+        Raises:
+            StopTimeout: Steps that failed or did not finish in time, by name.
+        """
+        self._stopping.set()
+        if self._state is not _State.RUNNING:
+            self._state = _State.STOPPED
+            return
+        self._state = _State.STOPPED
+        unfinished: list[str] = []
+
+        async def step(name: str, work: Awaitable[object], timeout: float = _STEP_TIMEOUT) -> None:
+            try:
+                async with asyncio.timeout(timeout):
+                    await work
+            except Exception as error:
+                logger.exception("stopping: %s failed", name)
+                unfinished.append(f"{name} ({type(error).__name__})")
+
+        for each in self.subscriptions:
+            await step(f"stop reading {each.name}", each.stop_reading())
+        late = await asyncio.gather(
+            *(self._drain(each) for each in self.subscriptions), return_exceptions=True
+        )
+        for result in late:
+            if isinstance(result, BaseException):
+                unfinished.append(f"drain ({result!r})")
+            else:
+                unfinished += result
+        await asyncio.gather(
+            *(step(f"release leases of {each.name}", each.release()) for each in self.subscriptions)
+        )
+        for hook in self._on_shutdown:
+            await step(f"shutdown hook {getattr(hook, '__qualname__', hook)!s}", hook())
+        await step("end remaining tasks", self._supervisor.close())
+        await step("close clients", self._broker.close())
+        if unfinished:
+            raise StopTimeout("the stop did not finish: " + "; ".join(unfinished))
+
+    async def _drain(self, subscription: Subscription) -> list[str]:
+        """Waits for the handlers; a second request to stop cuts the waiting short."""
+        drain = asyncio.ensure_future(subscription.drain(self._shutdown_timeout))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            if not drain.done():
+                return await subscription.drain(0.0)
+            return await drain
+        finally:
+            hurry.cancel()
+            drain.cancel()

@@ -1,0 +1,124 @@
+"""`HeldShard`: one shard while this instance holds it - generation, watermark, position.
+
+Everything that may change which deliveries count happens here, in one place: taking places,
+settling, holding, losing the shard. Invariant: the checkpoint that `position` yields never passes a
+delivery that is still open, and nothing that was read under an older generation can move it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from ruststream_kinesis._core import Page, Watermark
+from ruststream_kinesis.backoff import MinuteLog
+from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.leases.base import SHARD_END, LeaseState
+from ruststream_kinesis.position import KinesisPosition
+
+__all__ = ["HeldShard"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+
+class HeldShard:
+    """A shard from the moment its lease is taken until it is released, lost or finished.
+
+    Args:
+        lease: The acquisition; its token fences every write.
+        opening: Where the first read starts.
+        after: Whether `opening` names a record that was handled already.
+        clock: Time.
+        moved: Called whenever there is something new to store.
+    """
+
+    def __init__(
+        self,
+        lease: LeaseState,
+        opening: KinesisPosition,
+        *,
+        after: bool,
+        clock: Clock,
+        moved: Callable[[HeldShard], None],
+    ) -> None:
+        self.lease = lease
+        self.stream = lease.key.stream
+        self.shard_id = lease.key.shard_id
+        self.generation = 0
+        self.ceiling: float = math.inf
+        self.started = -1
+        self.watermark = Watermark()
+        self.read_from = opening
+        """Where an iterator is built: the opening, then the last record that took its place."""
+        self.read_after = after
+        self.ended = False
+        """The shard is closed and every record of it took its place."""
+        self.lost = False
+        self.lag_ms: int | None = None
+        """How far the last page was behind the tip; `None` where the service did not say."""
+        self.opened = asyncio.Event()
+        """The first iterator is there, or the first attempt at one failed."""
+        self._moved = moved
+        self._held_log = MinuteLog(clock)
+
+    def deliver(self, page: Page) -> int:
+        """The whole page takes its places, in arrival order.
+
+        Returns:
+            The place of its first record.
+        """
+        base = self.watermark.deliver(page)
+        if len(page):
+            last = page.sequence_number(len(page) - 1)
+            self.read_from, self.read_after = KinesisPosition.sequence(self.shard_id, last), True
+        return base
+
+    def end(self) -> None:
+        """The reader reached the end of the shard; it is finished when all of it is settled."""
+        self.ended = True
+        if self.finished:
+            self._moved(self)
+
+    def ack(self, place: int) -> None:
+        """Settles the delivery at `place`: the checkpoint moves if no earlier one is open."""
+        if self.watermark.settle(place):
+            self._moved(self)
+
+    def hold(self, place: int) -> None:
+        """Keeps the delivery open, with its place and nothing else."""
+        if self.watermark.hold(place):
+            count = self._held_log.due()
+            if count is not None:
+                logger.warning(
+                    "shard %s of stream %s: %d record(s) refused by retry() stay open, %d in all; "
+                    "they hold the checkpoint, after %s, until the shard is taken anew. Declare "
+                    "max_attempts or dead_letter to let it move on",
+                    self.shard_id,
+                    self.stream,
+                    count,
+                    self.watermark.held,
+                    self.watermark.position or "the opening",
+                    extra={"stream": self.stream, "shard_id": self.shard_id},
+                )
+
+    def lose(self) -> None:
+        """The lease is gone: queued deliveries become void and nothing is written any more."""
+        self.lost = True
+        self.void()
+
+    def void(self) -> None:
+        """Makes every delivery so far void and starts the watermark anew."""
+        self.generation += 1
+        self.watermark.reset()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the shard ended and every delivery of it is settled."""
+        return self.ended and self.watermark.open == 0
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What to store now; `None` when nothing was settled since the shard was taken."""
+        return SHARD_END if self.finished and not self.lost else self.watermark.position

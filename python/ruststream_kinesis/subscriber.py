@@ -1,0 +1,147 @@
+"""`Subscription`: one declared subscriber at work, from shards to outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from ruststream_kinesis.backoff import Backoff
+from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.coordinator import Coordinator
+from ruststream_kinesis.dispatch import Dispatcher
+from ruststream_kinesis.errors import KinesisError, RequestError, StreamNotFound
+from ruststream_kinesis.publisher import KinesisPublisher
+from ruststream_kinesis.reader import READ_LIMIT
+from ruststream_kinesis.router import Subscriber
+from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.transport import Failure, StreamInfo, judge
+
+__all__ = ["Subscription"]
+
+# A stream that is being created becomes active within tens of seconds on the real service.
+_CREATE_DEADLINE = 120.0
+# A service that cannot look at its stream at the start says so instead of waiting in silence.
+_START_ATTEMPTS = 6
+
+
+class Subscription:
+    """The parts of one subscription, put together.
+
+    Args:
+        subscriber: What was declared.
+        connection: The service's connection.
+        supervisor: Owns every task.
+        stop: Asks the service to stop, with the reason.
+    """
+
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        connection: Connection,
+        supervisor: Supervisor,
+        stop: Callable[[BaseException], None],
+    ) -> None:
+        self.subscriber = subscriber
+        self._connection = connection
+        self._supervisor = supervisor
+        self._channel = Channel(subscriber.workers)
+        self._threads = (
+            None
+            if subscriber.handler.is_async
+            else ThreadPoolExecutor(
+                subscriber.workers, thread_name_prefix=f"handler-{subscriber.stream.name}"
+            )
+        )
+        self._dispatcher = Dispatcher(
+            subscriber.handler,
+            subscriber.policies,
+            self._channel,
+            KinesisPublisher(connection, subscriber.policies.reply, subscriber.codec),
+            stop,
+            self._threads,
+        )
+        self.counters = self._dispatcher.counters
+        self._coordinator = Coordinator(
+            subscriber.stream,
+            subscriber.group,
+            subscriber.start_at,
+            connection,
+            self._channel,
+            supervisor,
+            READ_LIMIT,
+        )
+        self._info: StreamInfo | None = None
+        self._workers: list[asyncio.Task[None]] = []
+
+    @property
+    def name(self) -> str:
+        """Stream, and group where there is one."""
+        group = self.subscriber.group
+        return self.subscriber.stream.name + (f"@{group}" if group else "")
+
+    async def check(self) -> None:
+        """Makes sure that the stream exists and can be read.
+
+        Raises:
+            StreamNotFound: It does not, and `create_if_missing` does not ask for it.
+            RequestError: The service could not be asked.
+        """
+        stream, transport = self.subscriber.stream, self._connection.transport
+        clock, backoff = self._connection.clock, Backoff(first=0.2, cap=5.0)
+        deadline = clock.monotonic() + _CREATE_DEADLINE
+        while True:
+            try:
+                info = await transport.describe_stream(stream.ref)
+            except StreamNotFound:
+                if stream.create_if_missing is None:
+                    raise
+                await transport.create_stream(stream.ref, stream.create_if_missing)
+            except RequestError as error:
+                if judge(error) is not Failure.PASSING or backoff.failures >= _START_ATTEMPTS:
+                    raise
+            else:
+                if info.status != "CREATING":
+                    break
+            if clock.monotonic() > deadline:
+                raise KinesisError(
+                    f"the stream is not active after {_CREATE_DEADLINE:g} s", stream=stream.name
+                )
+            await clock.sleep(backoff.next())
+        self._connection.max_record_bytes[stream.ref] = info.max_record_bytes
+        self._info = info
+
+    async def open(self) -> None:
+        """Starts workers and readers; returns once every shard taken has its iterator."""
+        if self._info is None:
+            raise RuntimeError("a subscription is opened only after its stream was checked")
+        for lane in range(self.subscriber.workers):
+            self._workers.append(
+                self._supervisor.spawn(f"worker[{self.name}/{lane}]", self._dispatcher.work(lane))
+            )
+        await self._coordinator.open(self._info)
+
+    async def stop_reading(self) -> None:
+        """Ends the readers; leases stay held while handlers finish."""
+        await self._coordinator.stop_reading()
+
+    async def drain(self, timeout: float) -> list[str]:
+        """Lets running handlers finish, and what is older than them in their shards.
+
+        Args:
+            timeout: Seconds; then they are cancelled, which leaves their records open.
+
+        Returns:
+            Names of the workers that had to be cancelled.
+        """
+        self._dispatcher.close(h.shard for h in self._coordinator.holdings.values())
+        late = await self._supervisor.finish(self._workers, timeout)
+        if self._threads is not None:
+            # A thread cannot be cancelled: it ends when its handler does.
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        return late
+
+    async def release(self) -> None:
+        """Stores the final checkpoints and releases the leases."""
+        await self._coordinator.release()

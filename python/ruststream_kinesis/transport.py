@@ -1,0 +1,166 @@
+"""The calls this package makes to Kinesis, as a protocol, and what their failures mean.
+
+The readers, the coordinator and the publisher know only `Transport`. `aws.py` is the one that talks
+to the service. Each call is one attempt: who asks decides whether to ask again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ruststream_kinesis.errors import AccessDenied, KinesisError, PageError, RequestError
+from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.stream import StreamRef
+
+__all__ = ["Failure", "PutResult", "ShardInfo", "ShardListing", "StreamInfo", "Transport", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What DescribeStreamSummary says of a stream."""
+
+    name: str
+    status: str
+    """`CREATING`, `ACTIVE`, `UPDATING` or `DELETING`."""
+    created: float | None
+    """Creation time, seconds since the epoch."""
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard as ListShards names it."""
+
+    shard_id: str
+    parents: tuple[str, ...] = ()
+    """None, one (split) or two (merge)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardListing:
+    """All shards of a stream, and the service's own time when it listed them."""
+
+    shards: tuple[ShardInfo, ...]
+    service_time: float
+    """Seconds since the epoch, from the response's `Date`; the local clock where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Where a published record stands."""
+
+    shard_id: str
+    sequence_number: str
+
+
+class Transport(Protocol):
+    """One attempt at each call, with a deadline.
+
+    Every method raises `RequestError` (or one of its kinds) when the service refuses or does not
+    answer, and `NotConnected` after `close`.
+    """
+
+    async def describe_stream(self, stream: StreamRef) -> StreamInfo:
+        """Raises `StreamNotFound` when there is none."""
+        ...
+
+    async def create_stream(self, stream: StreamRef, shards: int) -> None:
+        """Asks for a new stream; one that exists already is no error."""
+        ...
+
+    async def list_shards(self, stream: StreamRef) -> ShardListing:
+        """Every shard that the service still lists, closed ones included, all pages."""
+        ...
+
+    async def get_shard_iterator(
+        self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
+    ) -> str:
+        """An iterator at `position`; with `after`, behind the record that a `sequence` names."""
+        ...
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: str, iterator: str, limit: int
+    ) -> bytes:
+        """The body of the response, unparsed."""
+        ...
+
+    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+        """Puts one record; the answer means that it is durably in the stream."""
+        ...
+
+    async def close(self) -> None:
+        """Closes every client; later calls raise `NotConnected`."""
+        ...
+
+
+class Failure(Enum):
+    """What to do about a failed request."""
+
+    PASSING = "passing"
+    """Ask again, later: nothing is wrong with the request."""
+    ITERATOR = "iterator"
+    """The iterator is of no use any more: make a new one at the same position."""
+    TERMINAL = "terminal"
+    """Asking again cannot help until somebody changes something."""
+
+
+# By code, as the API reference and the common errors page name them; a message is never looked at.
+_ITERATOR = frozenset({"ExpiredIteratorException", "InvalidArgumentException"})
+_PASSING = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "LimitExceededException",
+        "KMSThrottlingException",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "SlowDown",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+        "InternalFailure",
+        "InternalServerError",
+        "InternalFailureException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "PriorRequestNotComplete",
+        # The stream is being created, updated or deleted; if it goes, ResourceNotFound follows.
+        "ResourceInUseException",
+        # Credentials that ran out are refreshed by the client; a clock that is off is corrected.
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "RequestInTheFuture",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+    }
+)
+# No answer at all, an answer of the server's own making (5xx), or an answer cut off.
+_SERVER_ERROR = 500
+_TOO_MANY_REQUESTS = 429
+
+
+def judge(error: KinesisError) -> Failure:
+    """Sorts a failure by its code and status."""
+    if isinstance(error, PageError):
+        return Failure.PASSING
+    if not isinstance(error, RequestError) or isinstance(error, AccessDenied):
+        return Failure.TERMINAL
+    if error.code in _ITERATOR:
+        return Failure.ITERATOR
+    if (
+        error.code in _PASSING
+        or error.status is None
+        or error.status >= _SERVER_ERROR
+        or error.status == _TOO_MANY_REQUESTS
+    ):
+        return Failure.PASSING
+    return Failure.TERMINAL
