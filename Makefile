@@ -54,9 +54,15 @@ test: build servers ## Run the Rust tests, then the Python suite (REQUIRE_LIVE=1
 	$(PY) -m pytest
 
 .PHONY: lint
-lint: build ## Check formatting, clippy, ruff, mypy, and the stub against the compiled module
+lint: lint-rust lint-python ## Check formatting, clippy, ruff, mypy, and the stub against the compiled module
+
+.PHONY: lint-rust
+lint-rust: $(DEPS_STAMP)
 	cargo fmt --check
 	$(CARGO_ENV) cargo clippy --locked --all-targets -- -D warnings -W clippy::pedantic
+
+.PHONY: lint-python
+lint-python: build
 	$(PY) -m ruff check $(CODE)
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m mypy $(CODE)
