@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import email.utils
 import importlib
+import itertools
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ _KIB = 1024
 # ListShards names at most this many a page by default; said so that the pages are not smaller.
 _SHARDS_PER_PAGE = 1000
 # An unexpected answer for ever must not keep us listing for ever.
-_LISTING_RESTARTS = 5
+_LISTING_ATTEMPTS = 5
 _ERROR_STATUS = 300
 _ACCESS_CODES = frozenset(
     {
@@ -120,6 +121,7 @@ class AwsTransport:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_close(task), loop))
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
+        """DescribeStreamSummary."""
         answer = await self._call("describe_stream_summary", stream, **stream.parameters())
         summary = answer["StreamDescriptionSummary"]
         created = summary.get("StreamCreationTimestamp")
@@ -132,6 +134,7 @@ class AwsTransport:
         )
 
     async def create_stream(self, stream: StreamRef, shards: int) -> None:
+        """CreateStream; a stream that exists already is no error."""
         try:
             await self._call("create_stream", stream, StreamName=stream.name, ShardCount=shards)
         except RequestError as error:
@@ -140,15 +143,15 @@ class AwsTransport:
                 raise
 
     async def list_shards(self, stream: StreamRef) -> ShardListing:
-        for _ in range(_LISTING_RESTARTS):
+        """ListShards, all pages; a token that expired restarts the listing."""
+        for attempt in itertools.count(1):
             try:
                 return await self._list_shards(stream)
             except RequestError as error:
                 # The listing took longer than a token lives: only a new one is whole.
-                if error.code != "ExpiredNextTokenException":
+                if error.code != "ExpiredNextTokenException" or attempt == _LISTING_ATTEMPTS:
                     raise
-                expired = error
-        raise expired
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _list_shards(self, stream: StreamRef) -> ShardListing:
         shards: list[ShardInfo] = []
@@ -170,6 +173,7 @@ class AwsTransport:
     async def get_shard_iterator(
         self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
     ) -> str:
+        """GetShardIterator."""
         request: dict[str, Any] = {**stream.parameters(), "ShardId": shard_id}
         if position.kind == "sequence":
             request["ShardIteratorType"] = (
@@ -194,6 +198,7 @@ class AwsTransport:
     async def get_records(
         self, stream: StreamRef, shard_id: str, iterator: str, limit: int
     ) -> bytes:
+        """GetRecords, unparsed: the body goes to the core as it came."""
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
         if stream.arn is not None:
             request["StreamARN"] = stream.arn
@@ -202,6 +207,7 @@ class AwsTransport:
         return body
 
     async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+        """PutRecord."""
         answer = await self._call(
             "put_record", stream, **stream.parameters(), Data=data, PartitionKey=partition_key
         )
@@ -236,25 +242,29 @@ class AwsTransport:
             NoRegionError,
         )
 
-        name, where = operation.replace("_", " "), {"stream": stream.name, "shard_id": shard_id}
+        name = operation.replace("_", " ")
         try:
             yield
         except ClientError as error:
             raise _refused(error, name, stream, shard_id) from error
         except (NoCredentialsError, NoRegionError) as error:
-            raise ConfigurationError(f"cannot {name}: {error}", **where) from error
+            raise ConfigurationError(
+                f"cannot {name}: {error}", stream=stream.name, shard_id=shard_id
+            ) from error
         except TimeoutError as error:
             raise RequestError(
                 f"cannot {name}: no whole answer within {CALL_DEADLINE:g} s",
                 code="Timeout",
-                **where,
+                stream=stream.name,
+                shard_id=shard_id,
             ) from error
         except (BotoCoreError, aiohttp.ClientError, OSError, ValueError) as error:
             # ValueError: a body that the client's own parser cannot read (a proxy's page).
             raise RequestError(
                 f"cannot {name}: {type(error).__name__}: {error}",
                 code=type(error).__name__,
-                **where,
+                stream=stream.name,
+                shard_id=shard_id,
             ) from error
 
     async def _client(self) -> _Client:
@@ -298,7 +308,8 @@ class AwsTransport:
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         elif loop is not self._loop:
             session = _new_session()
-            session._credentials = _snapshots(self._session, self._loop)
+            # aiobotocore has no public way to give a session its credentials object.
+            session._credentials = _snapshots(self._session, self._loop)  # noqa: SLF001 - as said
         region = settings.region or self._session.get_config_variable("region")
         if region is None and settings.test_credentials:
             region = "us-east-1"
@@ -388,11 +399,11 @@ def _snapshots(session: Any, owner: asyncio.AbstractEventLoop | None) -> Any:
         credentials = await session.get_credentials()
         return None if credentials is None else await credentials.get_frozen_credentials()
 
-    class Snapshots(AioCredentials):  # type: ignore[misc]  # aiobotocore is not typed
+    class Snapshots(AioCredentials):
         def __init__(self) -> None:
             super().__init__("pending", "pending", method="ruststream-snapshot")
 
-        async def get_frozen_credentials(self) -> Any:
+        async def get_frozen_credentials(self) -> Any:  # type: ignore[override]  # as AioCredentials
             if owner is None or not owner.is_running():
                 raise NotConnected("not connected to Kinesis: the service's loop has ended")
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(snapshot(), owner))

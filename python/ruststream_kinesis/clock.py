@@ -40,10 +40,13 @@ class SystemClock:
     __slots__ = ()
 
     def monotonic(self) -> float:
+        """Seconds since some start, suspension included where the system counts it."""
         return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def time(self) -> float:
+        """Seconds since the epoch."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
+        """Sleeps on the event loop."""
         await asyncio.sleep(max(0.0, seconds))

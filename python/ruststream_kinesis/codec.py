@@ -66,6 +66,7 @@ class JsonCodec:
         self._encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
     def encode(self, value: Any) -> bytes:
+        """The payload of `value`."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
@@ -75,6 +76,7 @@ class JsonCodec:
         return self._encoder.encode(value)
 
     def decoder(self, kind: Any) -> Decoder:
+        """A decoder for `kind`, made once."""
         if kind is bytes:
             return _as_it_is
         if kind is str:

@@ -26,7 +26,7 @@ from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.transport import ShardInfo, StreamInfo
+from ruststream_kinesis.transport import ShardInfo, StreamInfo, patiently
 
 __all__ = ["Coordinator", "Holding"]
 
@@ -126,7 +126,8 @@ class Coordinator:
         Raises:
             StreamRecreated: The checkpoints belong to an earlier stream of this name.
         """
-        self._started = max(0.0, await self._discover() - _OPENING_MARGIN)
+        service_time = await patiently(self._discover, self._clock)
+        self._started = max(0.0, service_time - _OPENING_MARGIN)
         first = Opening(self._started, info.created)
         self._opening = await self._store.opening(self._stream.name, self._group, first)
         self._first_opening = self._opening is first

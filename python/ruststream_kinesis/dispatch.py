@@ -125,7 +125,7 @@ class Dispatcher:
             shard.ceiling = min(shard.ceiling, shard.started)
         self._channel.close()
 
-    async def _run(self, worker: _Worker, run: Run) -> None:
+    async def _run(self, worker: _Worker, run: Run) -> None:  # noqa: C901, PLR0912 - inlined: each call costs
         """The hot path: what stands in this loop is paid for every record."""
         shard, generation, page, base = run.shard, run.generation, run.page, run.base
         handler, release = self._handler, self._channel.release
@@ -313,18 +313,21 @@ class Dispatcher:
             reason.__cause__ = error
             self._stop(reason)
             return
-        outcome = DROP if policy == "drop" else RETRY
-        if callable(policy):
-            try:
-                outcome = policy(error, message)
-            except Exception:
-                logger.exception("the error policy itself failed; the record stays open")
-            if not isinstance(outcome, Outcome):
-                logger.error(
-                    "the error policy returned %r, no outcome; the record stays open", outcome
-                )
-                outcome = RETRY
-        self._decide(outcome, run, index)
+        self._decide(self._outcome(policy, error, message), run, index)
+
+    @staticmethod
+    def _outcome(policy: OnError, error: BaseException, message: KinesisMessage[Any]) -> Outcome:
+        if not callable(policy):
+            return DROP if policy == "drop" else RETRY
+        outcome: Any = None
+        try:
+            outcome = policy(error, message)
+        except Exception:
+            logger.exception("the error policy itself failed; the record stays open")
+        if isinstance(outcome, Outcome):
+            return outcome
+        logger.error("the error policy returned %r, no outcome; the record stays open", outcome)
+        return RETRY
 
 
 def _place(run: Run, index: int) -> dict[str, str]:

@@ -22,6 +22,8 @@ __all__ = ["Handler", "resolve_handler"]
 Source = Callable[[Any, "KinesisMessage[Any] | None", KinesisPublisher], Any]
 """Makes one argument from the decoded payload, the message and the service's publisher."""
 
+_MISSING: Any = inspect.Parameter.empty
+_BESIDE = "KinesisMessage, Headers, KinesisPublisher, KinesisPosition"
 _SINGLE_PARAMETER_KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -78,42 +80,7 @@ def resolve_handler(
         target = type(function).__call__  # an object that is called: its method has the signature
     signature = inspect.signature(function)
     hints = _annotations(name, target, signature, local_names)
-    sources: list[Source] = []
-    payload_type: Any = inspect.Parameter.empty
-    wants_message = False
-    for parameter in signature.parameters.values():
-        where = f"parameter {parameter.name!r} of handler {name}"
-        if parameter.kind not in _SINGLE_PARAMETER_KINDS:
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                if parameter.default is not inspect.Parameter.empty:
-                    continue
-                raise HandlerError(f"{where} is keyword-only: make it an ordinary parameter")
-            raise HandlerError(f"{where} is variadic: name what the handler takes")
-        annotation = hints.get(parameter.name, inspect.Parameter.empty)
-        if annotation is inspect.Parameter.empty:
-            raise HandlerError(
-                f"{where} has no annotation: the payload's type (or bytes, str), or one of "
-                "KinesisMessage, Headers, KinesisPublisher, KinesisPosition"
-            )
-        injected = _injected(annotation, where)
-        if injected is not None:
-            wants_message |= injected is not _publisher
-            sources.append(injected)
-        elif payload_type is inspect.Parameter.empty:
-            payload_type = annotation
-            sources.append(_payload)
-        elif parameter.default is not inspect.Parameter.empty:
-            break  # it and what follows keep their defaults
-        else:
-            raise HandlerError(
-                f"{where} cannot be resolved: the payload is taken by an earlier parameter, and "
-                f"{annotation!r} is none of KinesisMessage, Headers, KinesisPublisher, "
-                "KinesisPosition"
-            )
-    if not sources:
-        raise HandlerError(f"handler {name} takes no parameter: the first one is the payload")
-    if payload_type is inspect.Parameter.empty:
-        payload_type = bytes
+    payload_type, sources = _sources(name, signature, hints)
     try:
         decode = codec.decoder(payload_type)
     except TypeError as error:
@@ -128,8 +95,51 @@ def resolve_handler(
         decode=decode,
         replies=_replies(hints.get("return")),
         sources=None if sources == [_payload] else tuple(sources),
-        wants_message=wants_message,
+        wants_message=any(source in _FROM_MESSAGE.values() for source in sources),
     )
+
+
+def _sources(
+    name: str, signature: inspect.Signature, hints: Mapping[str, Any]
+) -> tuple[Any, list[Source]]:
+    """The payload's type (`bytes` where no parameter is free), and a source for each argument."""
+    sources: list[Source] = []
+    payload_type: Any = _MISSING
+    for parameter in signature.parameters.values():
+        where = f"parameter {parameter.name!r} of handler {name}"
+        if not _passed(parameter, where):
+            continue
+        annotation = hints.get(parameter.name, _MISSING)
+        if annotation is _MISSING:
+            raise HandlerError(
+                f"{where} has no annotation: the payload's type (or bytes, str), or one of {_BESIDE}"
+            )
+        source = _injected(annotation, where)
+        if source is None and payload_type is _MISSING:
+            payload_type, source = annotation, _payload
+        if source is not None:
+            sources.append(source)
+        elif parameter.default is not _MISSING:
+            break  # it and what follows keep their defaults
+        else:
+            raise HandlerError(
+                f"{where} cannot be resolved: the payload is taken by an earlier parameter, and "
+                f"{annotation!r} is none of {_BESIDE}"
+            )
+    if not sources:
+        raise HandlerError(f"handler {name} takes no parameter: the first one is the payload")
+    return (bytes if payload_type is _MISSING else payload_type), sources
+
+
+def _passed(parameter: inspect.Parameter, where: str) -> bool:
+    """Whether an argument is passed for it; a keyword-only one keeps its default."""
+    if parameter.kind in _SINGLE_PARAMETER_KINDS:
+        return True
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        raise HandlerError(f"{where} is variadic: name what the handler takes")
+    if parameter.default is _MISSING:
+        raise HandlerError(f"{where} is keyword-only: make it an ordinary parameter")
+    return False
 
 
 def _annotations(
@@ -188,7 +198,7 @@ def _injected(annotation: Any, where: str) -> Source | None:
 
 
 def _replies(annotation: Any) -> bool:
-    if annotation is None or annotation is Any or annotation is inspect.Parameter.empty:
+    if annotation is None or annotation is Any or annotation is _MISSING:
         return False
     kinds = (
         get_args(annotation)

@@ -6,7 +6,7 @@ It is made only for handlers that ask, and reads the page when a field is asked 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ruststream_kinesis.errors import AckUnsupported
 from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
@@ -33,6 +33,8 @@ SEQUENCE_NUMBER_HEADER: Final = "kinesis-sequence-number"
 SHARD_ID_HEADER: Final = "kinesis-shard-id"
 # Earlier deliveries of a copied record.
 RETRY_COUNT_HEADER: Final = "x-ruststream-retry-count"
+# No record was delivered a billion times: more digits are somebody else's header.
+_COUNT_DIGITS = 9
 
 
 class Headers(dict[str, str]):
@@ -67,8 +69,7 @@ class KinesisMessage(Generic[T]):
 
     @property
     def headers(self) -> Headers:
-        """The envelope's headers, plus `partition-key`, `kinesis-sequence-number` and
-        `kinesis-shard-id`."""
+        """The envelope's, plus `partition-key`, `kinesis-sequence-number`, `kinesis-shard-id`."""
         if self._headers is None:
             self._headers = headers = Headers(self._page.headers(self._index))
             headers[PARTITION_KEY_HEADER] = self.partition_key
@@ -111,7 +112,8 @@ class KinesisMessage(Generic[T]):
     def attempt(self) -> int:
         """1 for the first delivery; a copy counts its earlier ones. A malformed count is none."""
         count = self._page.headers(self._index).get(RETRY_COUNT_HEADER, "")
-        return 1 + int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 1
+        well_formed = count.isascii() and count.isdigit() and len(count) <= _COUNT_DIGITS
+        return 1 + int(count) if well_formed else 1
 
     @property
     def position(self) -> KinesisPosition:

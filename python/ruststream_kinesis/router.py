@@ -111,7 +111,7 @@ class Router:
                 stream=descriptor.name,
             )
         # The names that the handler's annotations see where it is defined.
-        local_names = dict(sys._getframe(1).f_locals)
+        local_names = dict(sys._getframe(1).f_locals)  # noqa: SLF001 - CPython's documented way
 
         payloads = codec or JsonCodec()
 

@@ -11,19 +11,17 @@ from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.dispatch import Dispatcher
-from ruststream_kinesis.errors import KinesisError, RequestError, StreamNotFound
+from ruststream_kinesis.errors import KinesisError, StreamNotFound
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.transport import Failure, StreamInfo, judge
+from ruststream_kinesis.transport import StreamInfo, patiently
 
 __all__ = ["Subscription"]
 
 # A stream that is being created becomes active within tens of seconds on the real service.
 _CREATE_DEADLINE = 120.0
-# A service that cannot look at its stream at the start says so instead of waiting in silence.
-_START_ATTEMPTS = 6
 
 
 class Subscription:
@@ -88,29 +86,31 @@ class Subscription:
             StreamNotFound: It does not, and `create_if_missing` does not ask for it.
             RequestError: The service could not be asked.
         """
-        stream, transport = self.subscriber.stream, self._connection.transport
-        clock, backoff = self._connection.clock, Backoff(first=0.2, cap=5.0)
+        stream, connection = self.subscriber.stream, self._connection
+        info = await self._describe()
+        clock, backoff = connection.clock, Backoff(first=0.1, cap=5.0)
         deadline = clock.monotonic() + _CREATE_DEADLINE
-        while True:
-            try:
-                info = await transport.describe_stream(stream.ref)
-            except StreamNotFound:
-                if stream.create_if_missing is None:
-                    raise
-                await transport.create_stream(stream.ref, stream.create_if_missing)
-            except RequestError as error:
-                if judge(error) is not Failure.PASSING or backoff.failures >= _START_ATTEMPTS:
-                    raise
-            else:
-                if info.status != "CREATING":
-                    break
+        while info is None or info.status == "CREATING":
             if clock.monotonic() > deadline:
                 raise KinesisError(
                     f"the stream is not active after {_CREATE_DEADLINE:g} s", stream=stream.name
                 )
             await clock.sleep(backoff.next())
-        self._connection.max_record_bytes[stream.ref] = info.max_record_bytes
+            info = await self._describe()
+        connection.max_record_bytes[stream.ref] = info.max_record_bytes
         self._info = info
+
+    async def _describe(self) -> StreamInfo | None:
+        """What the service says of the stream; `None` when it was just asked to create it."""
+        stream, connection = self.subscriber.stream, self._connection
+        transport = connection.transport
+        try:
+            return await patiently(lambda: transport.describe_stream(stream.ref), connection.clock)
+        except StreamNotFound:
+            if stream.create_if_missing is None:
+                raise
+            await transport.create_stream(stream.ref, stream.create_if_missing)
+            return None
 
     async def open(self) -> None:
         """Starts workers and readers; returns once every shard taken has its iterator."""

@@ -6,16 +6,30 @@ to the service. Each call is one attempt: who asks decides whether to ask again.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from ruststream_kinesis.backoff import Backoff
+from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import AccessDenied, KinesisError, PageError, RequestError
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
 
-__all__ = ["Failure", "PutResult", "ShardInfo", "ShardListing", "StreamInfo", "Transport", "judge"]
+__all__ = [
+    "Failure",
+    "PutResult",
+    "ShardInfo",
+    "ShardListing",
+    "StreamInfo",
+    "Transport",
+    "judge",
+    "patiently",
+]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +160,7 @@ _PASSING = frozenset(
 # No answer at all, an answer of the server's own making (5xx), or an answer cut off.
 _SERVER_ERROR = 500
 _TOO_MANY_REQUESTS = 429
+_START_RETRIES = 6
 
 
 def judge(error: KinesisError) -> Failure:
@@ -164,3 +179,19 @@ def judge(error: KinesisError) -> Failure:
     ):
         return Failure.PASSING
     return Failure.TERMINAL
+
+
+async def patiently(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
+    """The result of `call`, asked for again while its failure is passing.
+
+    For what a service needs at its start: it gives up after some tries (about ten seconds), since a
+    service that cannot start must say so instead of waiting in silence.
+    """
+    backoff = Backoff(first=0.2, cap=5.0)
+    while True:
+        try:
+            return await call()
+        except RequestError as error:
+            if judge(error) is not Failure.PASSING or backoff.failures >= _START_RETRIES:
+                raise
+        await clock.sleep(backoff.next())

@@ -46,6 +46,7 @@ class MemoryLeaseStore:
         self._lock = threading.Lock()
 
     async def acquire(self, key: LeaseKey, owner_id: str, *, duration: float) -> LeaseState | None:
+        """Takes a shard that is free, or whose lease ran out on this clock."""
         with self._lock:
             row = self._rows.setdefault(key, _Row(key))
             now = self._clock.monotonic()
@@ -57,18 +58,21 @@ class MemoryLeaseStore:
             return row.state()
 
     async def renew(self, held: LeaseState) -> None:
+        """Prolongs the lease by its duration."""
         with self._lock:
             row = self._held(held)
             row.renewed = self._clock.monotonic()
             row.counter += 1
 
     async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
+        """Stores the checkpoint unless a later one is stored."""
         with self._lock:
             self._store(self._held(held), checkpoint, number)
 
     async def release(
         self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
     ) -> None:
+        """Frees the shard, with its final checkpoint."""
         with self._lock:
             row = self._rows.get(held.key)
             if row is None or row.owner != held.owner:
@@ -79,11 +83,13 @@ class MemoryLeaseStore:
             row.counter += 1
 
     async def read(self, key: LeaseKey) -> LeaseState | None:
+        """The row as it is."""
         with self._lock:
             row = self._rows.get(key)
             return None if row is None else row.state()
 
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
+        """The rows of a stream."""
         with self._lock:
             return [
                 row.state()
@@ -92,12 +98,14 @@ class MemoryLeaseStore:
             ]
 
     async def delete(self, key: LeaseKey) -> None:
+        """Removes a row that nobody holds."""
         with self._lock:
             row = self._rows.get(key)
             if row is not None and row.owner is None:
                 del self._rows[key]
 
     async def opening(self, stream: str, group: str | None, first: Opening) -> Opening:
+        """Keeps the first opening of a stream."""
         with self._lock:
             return self._openings.setdefault((stream, group), first)
 

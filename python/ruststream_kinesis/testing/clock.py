@@ -46,9 +46,7 @@ class ManualClock:
     @property
     def sleeping(self) -> list[float]:
         """How long each sleeper still has, shortest first."""
-        return sorted(
-            when - self._now for when, _, woken in self._sleepers if not woken.done()
-        )
+        return sorted(when - self._now for when, _, woken in self._sleepers if not woken.done())
 
     async def advance(self, seconds: float) -> None:
         """Moves time, waking sleepers one by one, each at its own moment."""
