@@ -60,6 +60,7 @@ class Checkpointer:
         """There is something new to store: written at once when quiet, soon when busy."""
         if self._task is None:
             shard = self._shard
+            shard.writing = True
             name = f"checkpoint[{shard.stream}/{shard.shard_id}]"
             self._task = self._supervisor.spawn(name, self._write())
 
@@ -88,6 +89,7 @@ class Checkpointer:
                 await self._clock.sleep(CHECKPOINT_INTERVAL)
         finally:
             self._task = None
+            self._shard.writing = False
         if self._over:
             self._done(self._shard)
 

@@ -50,12 +50,15 @@ class HeldShard:
         self.ceiling: float = math.inf
         self.started = -1
         self.watermark = Watermark()
+        self._settle = self.watermark.settle
         self.read_from = opening
         """Where an iterator is built: the opening, then the last record that took its place."""
         self.read_after = after
         self.ended = False
         """The shard is closed and every record of it took its place."""
         self.lost = False
+        self.writing = False
+        """A checkpoint write is on its way or due: it will see what moves meanwhile by itself."""
         self.lag_ms: int | None = None
         """How far the last page was behind the tip; `None` where the service did not say."""
         self.opened = asyncio.Event()
@@ -78,12 +81,12 @@ class HeldShard:
     def end(self) -> None:
         """The reader reached the end of the shard; it is finished when all of it is settled."""
         self.ended = True
-        if self.finished:
+        if self.finished and not self.writing:
             self._moved(self)
 
     def ack(self, place: int) -> None:
         """Settles the delivery at `place`: the checkpoint moves if no earlier one is open."""
-        if self.watermark.settle(place):
+        if self._settle(place) and not self.writing:
             self._moved(self)
 
     def hold(self, place: int) -> None:
