@@ -20,6 +20,7 @@ from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import (
     AccessDenied,
     ConfigurationError,
+    KinesisError,
     NotConnected,
     RequestError,
     StreamNotFound,
@@ -245,6 +246,8 @@ class AwsTransport:
         name = operation.replace("_", " ")
         try:
             yield
+        except KinesisError:
+            raise  # ours already; some are ValueErrors too
         except ClientError as error:
             raise _refused(error, name, stream, shard_id) from error
         except (NoCredentialsError, NoRegionError) as error:
