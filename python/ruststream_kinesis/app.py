@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
 from ruststream_kinesis.dispatch import Counters
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
-from ruststream_kinesis.router import Router
+from ruststream_kinesis.router import Router, Subscriber
 from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
 from ruststream_kinesis.stream import check_seconds
 
 __all__ = ["RustStream"]
+
+ServiceFactory = Callable[
+    [KinesisBroker, Sequence[Subscriber], Sequence[Hook], Sequence[Hook], float], Service
+]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -73,7 +77,11 @@ class RustStream(Router):
         return hook
 
     async def run(
-        self, *, signals: bool = True, started: Callable[[], object] | None = None
+        self,
+        *,
+        signals: bool = True,
+        started: Callable[[], object] | None = None,
+        service: ServiceFactory = Service,
     ) -> None:
         """Runs the service until SIGTERM, SIGINT, `stop()`, cancellation or a failure.
 
@@ -84,6 +92,7 @@ class RustStream(Router):
                 event loop listens itself.
             started: Called once every subscription is open: a record that is published from then
                 on is read.
+            service: Makes the service from broker, subscribers, hooks and shutdown timeout.
 
         Raises:
             StreamNotFound: A stream does not exist.
@@ -93,7 +102,7 @@ class RustStream(Router):
         """
         if self._service is not None:
             raise ConfigurationError("the service runs already")
-        service = self._service = Service(
+        running = self._service = service(
             self.broker,
             self.subscribers,
             self._on_startup,
@@ -101,10 +110,10 @@ class RustStream(Router):
             self.shutdown_timeout,
         )
         try:
-            with _listening(service.request_stop) if signals else contextlib.nullcontext():
+            with _listening(running.request_stop) if signals else contextlib.nullcontext():
                 if self._stop_asked:
-                    service.request_stop()
-                await service.run(started)
+                    running.request_stop()
+                await running.run(started)
         finally:
             self._service = None
             self._stop_asked = False

@@ -133,7 +133,9 @@ class Channel:
             indices = run.indices
             split = run.page.partitions(indices[0], indices[-1] + 1, len(lanes))
             for lane, chosen in enumerate(split):
-                if chosen:
+                if len(chosen) == len(indices):
+                    self._queue(lane, run)  # as it is, still a range: read in one call
+                elif chosen:
                     self._queue(lane, Run(run.shard, run.generation, run.page, run.base, chosen))
         if self._free:
             self._wake_reader()

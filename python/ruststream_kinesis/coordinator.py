@@ -144,6 +144,11 @@ class Coordinator:
         await asyncio.gather(*(h.shard.opened.wait() for h in self.holdings.values()))
         self._task = self._supervisor.spawn(f"coordinator[{self._stream.name}]", self._run())
 
+    @property
+    def shards(self) -> list[HeldShard]:
+        """The shards that are held now."""
+        return [holding.shard for holding in self.holdings.values()]
+
     async def stop_reading(self) -> None:
         """Ends the lease loop and every reader; leases stay held."""
         tasks = [h.reader for h in self.holdings.values() if h.reader is not None]

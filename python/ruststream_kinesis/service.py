@@ -15,7 +15,7 @@ from enum import Enum
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.errors import StopTimeout
 from ruststream_kinesis.router import Subscriber
-from ruststream_kinesis.subscriber import Subscription
+from ruststream_kinesis.subscriber import SourceFactory, Subscription, shards_of_stream
 from ruststream_kinesis.supervisor import Supervisor
 
 __all__ = ["SHUTDOWN_TIMEOUT", "Hook", "Service"]
@@ -45,6 +45,7 @@ class Service:
         on_startup: Called after the connection is open, before reading.
         on_shutdown: Called after the last handler, before the connection closes.
         shutdown_timeout: Seconds that running handlers get at the stop.
+        source: Makes what feeds a subscription.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Service:
         on_startup: Sequence[Hook] = (),
         on_shutdown: Sequence[Hook] = (),
         shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+        source: SourceFactory = shards_of_stream,
     ) -> None:
         self._broker = broker
         self._on_startup = on_startup
@@ -65,7 +67,7 @@ class Service:
         self._state = _State.NEW
         self._supervisor = Supervisor(self._failed)
         self.subscriptions = [
-            Subscription(subscriber, broker.connection, self._supervisor, self._failed)
+            Subscription(subscriber, broker.connection, self._supervisor, self._failed, source)
             for subscriber in subscribers
         ]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from ruststream_kinesis.backoff import Backoff
-from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.channel import Channel, DeliveryShard
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.dispatch import Dispatcher
@@ -18,10 +19,49 @@ from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.transport import StreamInfo, patiently
 
-__all__ = ["Subscription"]
+__all__ = ["Source", "SourceFactory", "Subscription", "shards_of_stream"]
 
 # A stream that is being created becomes active within tens of seconds on the real service.
 _CREATE_DEADLINE = 120.0
+
+
+class Source(Protocol):
+    """What fills the channel of a subscription."""
+
+    @property
+    def shards(self) -> Iterable[DeliveryShard]:
+        """The shards that deliveries may come from now."""
+        ...
+
+    async def open(self, info: StreamInfo) -> None:
+        """Starts; a record that is published after it returns is delivered."""
+        ...
+
+    async def stop_reading(self) -> None:
+        """Puts nothing more into the channel; what is settled still counts."""
+        ...
+
+    async def release(self) -> None:
+        """Stores how far all is settled, and lets go of the shards."""
+        ...
+
+
+SourceFactory = Callable[[Subscriber, Connection, Channel, Supervisor], Source]
+
+
+def shards_of_stream(
+    subscriber: Subscriber, connection: Connection, channel: Channel, supervisor: Supervisor
+) -> Coordinator:
+    """The source of every service: the shards of the subscriber's stream, by lease."""
+    return Coordinator(
+        subscriber.stream,
+        subscriber.group,
+        subscriber.start_at,
+        connection,
+        channel,
+        supervisor,
+        READ_LIMIT,
+    )
 
 
 class Subscription:
@@ -32,6 +72,7 @@ class Subscription:
         connection: The service's connection.
         supervisor: Owns every task.
         stop: Asks the service to stop, with the reason.
+        source: Makes what fills the channel.
     """
 
     def __init__(
@@ -40,6 +81,7 @@ class Subscription:
         connection: Connection,
         supervisor: Supervisor,
         stop: Callable[[BaseException], None],
+        source: SourceFactory = shards_of_stream,
     ) -> None:
         self.subscriber = subscriber
         self._connection = connection
@@ -61,15 +103,7 @@ class Subscription:
             self._threads,
         )
         self.counters = self._dispatcher.counters
-        self._coordinator = Coordinator(
-            subscriber.stream,
-            subscriber.group,
-            subscriber.start_at,
-            connection,
-            self._channel,
-            supervisor,
-            READ_LIMIT,
-        )
+        self._source = source(subscriber, connection, self._channel, supervisor)
         self._info: StreamInfo | None = None
         self._workers: list[asyncio.Task[None]] = []
 
@@ -120,11 +154,11 @@ class Subscription:
             self._workers.append(
                 self._supervisor.spawn(f"worker[{self.name}/{lane}]", self._dispatcher.work(lane))
             )
-        await self._coordinator.open(self._info)
+        await self._source.open(self._info)
 
     async def stop_reading(self) -> None:
         """Ends the readers; leases stay held while handlers finish."""
-        await self._coordinator.stop_reading()
+        await self._source.stop_reading()
 
     async def drain(self, timeout: float) -> list[str]:
         """Lets running handlers finish, and what is older than them in their shards.
@@ -135,7 +169,7 @@ class Subscription:
         Returns:
             Names of the workers that had to be cancelled.
         """
-        self._dispatcher.close(h.shard for h in self._coordinator.holdings.values())
+        self._dispatcher.close(self._source.shards)
         late = await self._supervisor.finish(self._workers, timeout)
         if self._threads is not None:
             # A thread cannot be cancelled: it ends when its handler does.
@@ -144,4 +178,4 @@ class Subscription:
 
     async def release(self) -> None:
         """Stores the final checkpoints and releases the leases."""
-        await self._coordinator.release()
+        await self._source.release()
