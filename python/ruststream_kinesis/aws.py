@@ -12,6 +12,7 @@ import email.utils
 import importlib
 import itertools
 import logging
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -391,7 +392,12 @@ async def _close(task: asyncio.Task[_Client]) -> None:
 def _new_session() -> Any:
     from aiobotocore.session import AioSession  # noqa: PLC0415 - see the module's header
 
-    return AioSession()
+    session = AioSession()
+    # The name that every other SDK reads; botocore by itself knows AWS_DEFAULT_REGION only.
+    region = os.environ.get("AWS_REGION")
+    if region:
+        session.set_config_variable("region", region)
+    return session
 
 
 def _snapshots(session: Any, owner: asyncio.AbstractEventLoop | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from ruststream_kinesis.aws import AwsSettings, AwsTransport
@@ -49,8 +50,7 @@ class KinesisBroker:
         test_credentials: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        if endpoint_url is not None and not endpoint_url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"endpoint_url must start with http(s)://: {endpoint_url!r}")
+        _check_endpoint(endpoint_url)
         if owner_id is not None and (not owner_id or "#" in owner_id):
             raise ConfigurationError(f"owner_id must be non-empty and hold no '#': {owner_id!r}")
         self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
@@ -58,6 +58,35 @@ class KinesisBroker:
             MemoryLeaseStore() if lease_store is None else lease_store,
             owner_id,
             clock or SystemClock(),
+        )
+
+    def override(
+        self,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        test_credentials: bool | None = None,
+    ) -> None:
+        """Replaces settings of a broker that an application made: what a command line knows better.
+
+        Args:
+            region: As in the constructor; `None` leaves what is set, here and below.
+            endpoint_url: As in the constructor.
+            test_credentials: As in the constructor.
+
+        Raises:
+            ConfigurationError: A value is refused, or the broker is connected already.
+        """
+        _check_endpoint(endpoint_url)
+        if self.connection.connected:
+            raise ConfigurationError("the broker is connected: override its settings before that")
+        given = {
+            "region": region,
+            "endpoint_url": endpoint_url,
+            "test_credentials": test_credentials,
+        }
+        self.settings = dataclasses.replace(
+            self.settings, **{name: value for name, value in given.items() if value is not None}
         )
 
     async def connect(self) -> None:
@@ -74,3 +103,8 @@ class KinesisBroker:
     async def close(self) -> None:
         """Closes the connection; every handle raises `NotConnected` from now on."""
         await self.connection.close()
+
+
+def _check_endpoint(url: str | None) -> None:
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"endpoint_url must start with http(s)://: {url!r}")

@@ -130,7 +130,7 @@ class Service:
         Raises:
             Exception: What ended the service, when it was no request.
         """
-        await self.start()
+        await self._start_unless_stopped()
         try:
             if started is not None and not self._stopping.is_set():
                 started()
@@ -139,6 +139,20 @@ class Service:
             await self.stop()
         if self._failure is not None:
             raise self._failure
+
+    async def _start_unless_stopped(self) -> None:
+        """Starts; a stop that is asked for meanwhile ends the start, however long it would take."""
+        start = asyncio.ensure_future(self.start())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            start.cancel()
+            # Cancelled or not, it leaves nothing running; its own error is looked at below.
+            await asyncio.wait({start})
+        if not start.cancelled():
+            start.result()
 
     async def stop(self) -> None:
         """Stops in order; once more does nothing.

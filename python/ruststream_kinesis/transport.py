@@ -6,6 +6,7 @@ to the service. Each call is one attempt: who asks decides whether to ask again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -28,6 +29,8 @@ __all__ = [
     "judge",
     "patiently",
 ]
+
+logger = logging.getLogger("ruststream_kinesis")
 
 T = TypeVar("T")
 
@@ -194,4 +197,6 @@ async def patiently(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
         except RequestError as error:
             if judge(error) is not Failure.PASSING or backoff.failures >= _START_RETRIES:
                 raise
+            # Without it a wrong endpoint would look like a service that hangs.
+            logger.warning("trying again: %s", error)
         await clock.sleep(backoff.next())
