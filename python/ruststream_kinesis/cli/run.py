@@ -1,0 +1,112 @@
+"""`ruststream-kinesis run`: one service in this process, and its end as an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from ruststream_kinesis.app import RustStream
+from ruststream_kinesis.cli.loading import load_app
+from ruststream_kinesis.dispatch import Counters
+from ruststream_kinesis.errors import KinesisError
+
+__all__ = ["run_service"]
+
+logger = logging.getLogger("ruststream_kinesis.cli")
+
+_FAILED = 1
+
+
+def run_service(
+    target: str,
+    *,
+    region: str | None,
+    endpoint_url: str | None,
+    test_credentials: bool | None,
+    log_level: str,
+    debug: bool,
+) -> int:
+    """Loads and runs an application until a signal or a failure.
+
+    Args:
+        target: `MODULE:APP`.
+        region: Replaces the application's; `None` leaves it. So do the next two.
+        endpoint_url: See above.
+        test_credentials: See above.
+        log_level: Name of the least level that is logged.
+        debug: Let an error through as it is, with its traceback.
+
+    Returns:
+        The exit code: 0 after a stop that was asked for, 1 after a failure, which is on stderr in
+        one line.
+    """
+    try:
+        app = load_app(target)
+        app.broker.override(
+            region=region, endpoint_url=endpoint_url, test_credentials=test_credentials
+        )
+        _log_to_stderr(log_level)
+        asyncio.run(_run(app))
+    except KinesisError as error:
+        if debug:
+            raise
+        return _say(str(error))
+    except Exception as error:
+        # The application's own: a startup hook, a lease store.
+        if debug:
+            raise
+        return _say(f"{type(error).__name__}: {error} (--debug shows where)")
+    return 0
+
+
+async def _run(app: RustStream) -> None:
+    counters: Mapping[str, Counters] = {}
+
+    def started() -> None:
+        nonlocal counters
+        counters = app.counters
+        reading = ", ".join(counters) or "nothing: it declares no subscriber"
+        logger.info("%s %s is reading %s", app.title, app.version, reading)
+
+    try:
+        await app.run(started=started)
+    finally:
+        for name, count in counters.items():
+            logger.info(
+                "%s: %d handled, %d failed, %d undecodable, %d dropped, %d held open, %d replies",
+                name,
+                count.handled,
+                count.failed,
+                count.undecodable,
+                count.dropped,
+                count.held,
+                count.replies,
+            )
+    logger.info("%s stopped", app.title)
+
+
+def _log_to_stderr(level: str) -> None:
+    """Logs to stderr, unless the application set up its logging itself."""
+    logging.getLogger("ruststream_kinesis").setLevel(level)
+    handler: logging.Handler
+    if sys.stderr.isatty():
+        handler = RichHandler(console=Console(stderr=True), show_path=False, highlighter=None)
+        layout = "%(message)s"
+    else:
+        handler = logging.StreamHandler()
+        layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    # The debug messages of the AWS client are not what a service is debugged with, and hold
+    # payloads and signatures.
+    least = max(logging.getLevelNamesMapping()[level], logging.INFO)
+    logging.basicConfig(level=least, format=layout, datefmt="%H:%M:%S", handlers=[handler])
+
+
+def _say(message: str) -> int:
+    """One line on stderr, however many the message has."""
+    sys.stderr.write(f"ruststream-kinesis: {' '.join(message.split())}\n")
+    return _FAILED
