@@ -1,10 +1,12 @@
 """Every error of the package, in one tree under `KinesisError`.
 
-It lives at the bottom of the house: everything may import it and it imports nothing, so the native
-module can raise these types too.
+It lives at the bottom of the house: everything may import it and it imports nothing of ours, so the
+native module can raise these types too.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "AccessDenied",
@@ -55,6 +57,11 @@ class KinesisError(Exception):
         self.shard_id = shard_id
         self.sequence_number = sequence_number
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # `BaseException` would be made anew from its positional arguments alone, and some of ours
+        # cannot be: a process pool or `copy` would fail with another error than this one.
+        return _remade, (type(self), self.args), vars(self)
+
     def __str__(self) -> str:
         named = (
             ("stream", self.stream),
@@ -63,6 +70,10 @@ class KinesisError(Exception):
         )
         place = ", ".join(f"{name} {value}" for name, value in named if value is not None)
         return f"{self.message} [{place}]" if place else self.message
+
+
+def _remade(kind: type[KinesisError], args: tuple[Any, ...]) -> KinesisError:
+    return kind.__new__(kind, *args)
 
 
 class ConfigurationError(KinesisError, ValueError):

@@ -7,6 +7,7 @@ refuses what production refuses, with the same error.
 
 from __future__ import annotations
 
+import math
 import re
 
 from ruststream_kinesis.errors import ConfigurationError, InvalidRecord
@@ -17,6 +18,7 @@ __all__ = [
     "MAX_PARTITION_KEY_LENGTH",
     "check_partition_key",
     "check_record_size",
+    "check_seconds",
     "check_stream_name",
 ]
 
@@ -85,3 +87,22 @@ def check_record_size(data_bytes: int, key_bytes: int, limit: int, stream: str) 
             "stream's maximum record size",
             stream=stream,
         )
+
+
+def check_seconds(name: str, value: object, *, least: float = 0.0) -> float:
+    """Returns `value` as seconds.
+
+    Raises:
+        ConfigurationError: Not a finite number, or less than `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{name} must be a number of seconds, not {value!r}")
+    try:
+        seconds = float(value)
+    except OverflowError:  # an integer beyond every float
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise ConfigurationError(f"{name} must be a finite number of seconds, not {value!r}")
+    if seconds < least:
+        raise ConfigurationError(f"{name} must be at least {least:g} s, not {value!r}")
+    return seconds

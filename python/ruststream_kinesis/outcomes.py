@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.limits import check_seconds
 
 __all__ = ["ACK", "DROP", "RETRY", "Outcome", "ack", "drop", "retry", "retry_after"]
 
@@ -51,8 +50,4 @@ def retry_after(seconds: float) -> Outcome:
     Raises:
         ConfigurationError: Negative, not finite, or not a number.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ConfigurationError(f"retry_after takes seconds, not {seconds!r}")
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ConfigurationError(f"retry_after must be finite and not negative: {seconds}")
-    return Outcome("retry_after", float(seconds))
+    return Outcome("retry_after", check_seconds("retry_after", seconds))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.limits import check_seconds
 
 __all__ = ["KinesisPosition"]
 
@@ -58,11 +58,7 @@ class KinesisPosition:
                     "example datetime.now(timezone.utc)"
                 )
             when = when.timestamp()
-        if isinstance(when, bool) or not isinstance(when, int | float):
-            raise ConfigurationError(f"timestamp position must be a datetime or seconds: {when!r}")
-        if not math.isfinite(when) or when < 0:
-            raise ConfigurationError(f"timestamp position must be finite and not negative: {when}")
-        return cls("timestamp", when=float(when))
+        return cls("timestamp", when=check_seconds("timestamp position", when))
 
     @classmethod
     def sequence(cls, shard_id: str, sequence_number: str) -> KinesisPosition:

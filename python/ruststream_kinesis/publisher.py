@@ -19,13 +19,14 @@ from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
     check_partition_key,
     check_record_size,
+    check_seconds,
 )
 from ruststream_kinesis.message import (
     PARTITION_KEY_HEADER,
     SEQUENCE_NUMBER_HEADER,
     SHARD_ID_HEADER,
 )
-from ruststream_kinesis.stream import StreamRef, check_seconds
+from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import Failure, PutResult, judge
 
 __all__ = ["KinesisPublish", "KinesisPublisher"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 from ruststream_kinesis.errors import ConfigurationError
-from ruststream_kinesis.limits import check_stream_name
+from ruststream_kinesis.limits import check_seconds, check_stream_name
 
-__all__ = ["KinesisStream", "StreamRef", "check_seconds"]
+__all__ = ["KinesisStream", "StreamRef"]
 
 # Kinesis refuses more than five reads a second and shard; the floor between two reads.
 DEFAULT_READ_INTERVAL = 0.2
@@ -58,19 +57,6 @@ class StreamRef:
 
     def __str__(self) -> str:
         return self.arn or self.name
-
-
-def check_seconds(name: str, value: object, *, least: float = 0.0) -> float:
-    """Returns `value` as seconds.
-
-    Raises:
-        ConfigurationError: Not a finite number, or less than `least`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigurationError(f"{name} must be a finite number of seconds, not {value!r}")
-    if value < least:
-        raise ConfigurationError(f"{name} must be at least {least} s, not {value!r}")
-    return float(value)
 
 
 @dataclass(frozen=True, slots=True, init=False)
