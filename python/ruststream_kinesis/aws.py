@@ -319,12 +319,14 @@ class AwsTransport:
             region = "us-east-1"
         if region is None:
             raise ConfigurationError(
-                "no region: pass KinesisBroker(region=...) or set AWS_REGION or the profile's"
+                "no region: set AWS_REGION or the profile's, or pass KinesisBroker(region=...), "
+                "on the command line --region"
             )
         if not keys and await session.get_credentials() is None:
             raise ConfigurationError(
-                "no credentials: configure a profile, a role or AWS_ACCESS_KEY_ID, or pass "
-                "test_credentials=True for a local endpoint"
+                "no credentials: configure a profile, a role or AWS_ACCESS_KEY_ID; for a local "
+                "endpoint pass KinesisBroker(test_credentials=True), on the command line "
+                "--test-credentials"
             )
         stack = contextlib.AsyncExitStack()
         kinesis = await stack.enter_async_context(

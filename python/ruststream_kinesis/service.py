@@ -148,8 +148,9 @@ class Service:
             await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            start.cancel()
-            # Cancelled or not, it leaves nothing running; its own error is looked at below.
+            if self._state is _State.RUNNING:
+                start.cancel()
+            # Else it failed and cleans up after itself; in the end it leaves nothing running.
             await asyncio.wait({start})
         if not start.cancelled():
             start.result()
