@@ -49,6 +49,8 @@ _SHARDS_PER_PAGE = 1000
 # An unexpected answer for ever must not keep us listing for ever.
 _LISTING_ATTEMPTS = 5
 _ERROR_STATUS = 300
+# What the client's own parser raises at JSON of another shape than it expects (a proxy's answer).
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError)
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied",
@@ -89,11 +91,15 @@ class AwsTransport:
     Args:
         settings: Where and as whom.
         clock: For the service's time where a response has no `Date`.
+        deadline: Seconds that a call may take until its whole answer is there.
     """
 
-    def __init__(self, settings: AwsSettings, clock: Clock) -> None:
+    def __init__(
+        self, settings: AwsSettings, clock: Clock, *, deadline: float = CALL_DEADLINE
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._deadline = deadline
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Any = None
         self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client]] = {}
@@ -125,7 +131,7 @@ class AwsTransport:
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """DescribeStreamSummary."""
         answer = await self._call("describe_stream_summary", stream, **stream.parameters())
-        summary = answer["StreamDescriptionSummary"]
+        summary = _member(answer, "StreamDescriptionSummary", stream)
         created = summary.get("StreamCreationTimestamp")
         size = summary.get("MaxRecordSizeInKiB")
         return StreamInfo(
@@ -163,9 +169,10 @@ class AwsTransport:
         while True:
             answer = await self._call("list_shards", stream, **request)
             first = first or answer
-            for shard in answer.get("Shards", ()):
+            for shard in _member(answer, "Shards", stream):
                 parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
-                shards.append(ShardInfo(shard["ShardId"], tuple(p for p in parents if p)))
+                shard_id = _member(shard, "ShardId", stream)
+                shards.append(ShardInfo(shard_id, tuple(p for p in parents if p)))
             token = answer.get("NextToken")
             if not token:
                 # The first page's time: what is older than it was listed.
@@ -187,15 +194,7 @@ class AwsTransport:
             if position.kind == "timestamp":
                 request["Timestamp"] = position.when
         answer = await self._call("get_shard_iterator", stream, shard_id, **request)
-        iterator = answer.get("ShardIterator")
-        if not iterator:
-            raise RequestError(
-                "the service answered without a shard iterator",
-                code="MissingShardIterator",
-                stream=stream.name,
-                shard_id=shard_id,
-            )
-        return str(iterator)
+        return str(_member(answer, "ShardIterator", stream, shard_id))
 
     async def get_records(
         self, stream: StreamRef, shard_id: str, iterator: str, limit: int
@@ -213,7 +212,9 @@ class AwsTransport:
         answer = await self._call(
             "put_record", stream, **stream.parameters(), Data=data, PartitionKey=partition_key
         )
-        return PutResult(answer["ShardId"], answer["SequenceNumber"])
+        return PutResult(
+            _member(answer, "ShardId", stream), _member(answer, "SequenceNumber", stream)
+        )
 
     def _service_time(self, answer: Any) -> float:
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
@@ -227,7 +228,7 @@ class AwsTransport:
     ) -> Any:
         async with self._errors(operation, stream, shard_id):
             client = await self._client()
-            async with asyncio.timeout(CALL_DEADLINE):
+            async with asyncio.timeout(self._deadline):
                 return await getattr(client.kinesis, operation)(**request)
 
     @contextlib.asynccontextmanager
@@ -257,13 +258,12 @@ class AwsTransport:
             ) from error
         except TimeoutError as error:
             raise RequestError(
-                f"cannot {name}: no whole answer within {CALL_DEADLINE:g} s",
+                f"cannot {name}: no whole answer within {self._deadline:g} s",
                 code="Timeout",
                 stream=stream.name,
                 shard_id=shard_id,
             ) from error
-        except (BotoCoreError, aiohttp.ClientError, OSError, ValueError) as error:
-            # ValueError: a body that the client's own parser cannot read (a proxy's page).
+        except (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE) as error:
             raise RequestError(
                 f"cannot {name}: {type(error).__name__}: {error}",
                 code=type(error).__name__,
@@ -277,20 +277,22 @@ class AwsTransport:
         loop = asyncio.get_running_loop()
         task = self._clients.get(loop)
         if task is None:
-            # A task, so that callers that come meanwhile share the one client. It stays in the
-            # table only when it succeeded: a failure is the first caller's, not for ever.
+            # A task, so that callers that come meanwhile share the one client, and none that is
+            # cancelled takes it from the others.
             task = self._clients[loop] = loop.create_task(
                 self._connect(loop), name="kinesis-client"
             )
-            try:
-                return await asyncio.shield(task)
-            except BaseException:
-                if task.done() and (task.cancelled() or task.exception() is not None):
-                    self._clients.pop(loop, None)
-                raise
-        if task.done() and not task.cancelled() and task.exception() is None:
+            task.add_done_callback(self._connected)
+        elif task.done() and not task.cancelled() and task.exception() is None:
             return task.result()
         return await asyncio.shield(task)
+
+    def _connected(self, task: asyncio.Task[_Client]) -> None:
+        """Forgets a client that did not come to be: the next caller tries anew."""
+        loop = task.get_loop()
+        failed = task.cancelled() or task.exception() is not None
+        if failed and self._clients.get(loop) is task:
+            del self._clients[loop]
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client:
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - see the module's header
@@ -359,6 +361,22 @@ def _take_body(
     if response_dict["status_code"] < _ERROR_STATUS:
         customized_response_dict[_BODY] = response_dict["body"]
         response_dict["body"] = b""
+
+
+def _member(answer: Any, name: str, stream: StreamRef, shard_id: str | None = None) -> Any:
+    """A member that the service always sends; without it the answer is somebody else's.
+
+    botocore reads a body that is no JSON (a proxy's page with status 200) as an empty answer.
+    """
+    value = answer.get(name)
+    if value is None or value == "":
+        raise RequestError(
+            f"the answer has no {name}: it does not come from the service",
+            code="MalformedAnswer",
+            stream=stream.name,
+            shard_id=shard_id,
+        )
+    return value
 
 
 def _refused(error: Any, name: str, stream: StreamRef, shard_id: str | None) -> RequestError:

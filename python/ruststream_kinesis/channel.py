@@ -74,10 +74,25 @@ class Run:
         return self.page.payloads_at(list(indices))
 
 
+class _Turn:
+    """A reader's place among those that wait for slots."""
+
+    __slots__ = ("shard", "woken")
+
+    def __init__(self, shard: DeliveryShard) -> None:
+        self.shard = shard
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class Channel:
     """Bounded hand-over between the readers of a subscription and its workers.
 
     It belongs to one event loop. With several lanes a partition key always goes to the same one.
+
+    Readers are served in the order in which they asked, and only the first of them is ever woken:
+    it keeps its place at the head until it has its slots, is void, or is cancelled. So nobody is
+    overtaken, and a wake-up cannot get lost with somebody who does not use it: whoever leaves the
+    head looks after the next one.
 
     Args:
         lanes: Number of worker partitions.
@@ -87,7 +102,9 @@ class Channel:
     def __init__(self, lanes: int = 1, capacity: int = CAPACITY) -> None:
         self._lanes: list[deque[Run]] = [deque() for _ in range(lanes)]
         self._takers: list[asyncio.Future[None] | None] = [None] * lanes
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._idle = 0
+        """Lanes whose worker waits, with nothing queued for it."""
+        self._waiting: deque[_Turn] = deque()
         self._capacity = capacity
         # A reader is woken for half a channel, not for every slot: 32 records a wake-up.
         self._enough = max(1, capacity // 2)
@@ -103,24 +120,28 @@ class Channel:
         """Waits for free slots, first come first served.
 
         Returns:
-            How many deliveries may be put at once; 0 when `generation` is void meanwhile.
+            How many deliveries may be put at once, before anything else is awaited; 0 when
+            `generation` is void meanwhile.
         """
-        loop = asyncio.get_running_loop()
-        first = True
-        while shard.generation == generation:
-            if self._free and (not first or not self._waiting) and self._worth_it():
-                return self._free
-            turn = loop.create_future()
-            # Whoever was woken and found the slots gone keeps its place at the head.
-            (self._waiting.append if first else self._waiting.appendleft)(turn)
-            first = False
-            try:
-                await turn
-            except asyncio.CancelledError:
-                self._forget(turn)
-                raise
-        # This turn was not used: the next reader may have it.
-        self._wake_reader()
+        if shard.generation != generation:
+            return 0
+        if not self._waiting and self._worth_it():
+            return self._free
+        turn = _Turn(shard)
+        self._waiting.append(turn)
+        try:
+            while shard.generation == generation:
+                if self._waiting[0] is turn and self._worth_it():
+                    # The next reader is woken by `put`, for what is left then.
+                    self._waiting.popleft()
+                    return self._free
+                if turn.woken.done():
+                    turn.woken = asyncio.get_running_loop().create_future()
+                await turn.woken
+        except BaseException:
+            self._leave(turn)
+            raise
+        self._leave(turn)
         return 0
 
     def put(self, run: Run) -> None:
@@ -133,12 +154,9 @@ class Channel:
             indices = run.indices
             split = run.page.partitions(indices[0], indices[-1] + 1, len(lanes))
             for lane, chosen in enumerate(split):
-                if len(chosen) == len(indices):
-                    self._queue(lane, run)  # as it is, still a range: read in one call
-                elif chosen:
+                if chosen:
                     self._queue(lane, Run(run.shard, run.generation, run.page, run.base, chosen))
-        if self._free:
-            self._wake_reader()
+        self._wake_head()
 
     async def take(self, lane: int) -> Run | None:
         """The next run of a lane; `None` when the channel is closed and the lane is empty.
@@ -150,16 +168,21 @@ class Channel:
             if self._closed:
                 return None
             taker = self._takers[lane] = asyncio.get_running_loop().create_future()
+            self._idle += 1
             # An idle lane is a reason to read even when other lanes keep most slots occupied.
-            self._wake_reader()
-            await taker
+            self._wake_head()
+            try:
+                await taker
+            finally:
+                if self._takers[lane] is taker:
+                    self._rouse(lane)
         return queue.popleft()
 
     def release(self, count: int = 1) -> None:
         """Frees the slots of deliveries that were started, or dropped for their stamp."""
         self._free += count
-        if self._waiting and self._free >= self._enough:
-            self._wake_reader()
+        if self._waiting:
+            self._wake_head()
 
     def discard(self, shard: DeliveryShard) -> None:
         """Drops what is queued of a shard whose generation was raised, and wakes its reader."""
@@ -168,45 +191,43 @@ class Channel:
             self._free += sum(map(len, queue)) - sum(map(len, kept))
             queue.clear()
             queue.extend(kept)
-        while self._waiting:
-            self._wake(self._waiting.popleft())
+        for turn in self._waiting:
+            if turn.shard is shard:
+                _wake(turn.woken)
+        self._wake_head()
 
     def close(self) -> None:
         """No more runs will come: takers drain their lanes and then get `None`."""
         self._closed = True
-        for taker in self._takers:
-            if taker is not None:
-                self._wake(taker)
+        for lane in range(len(self._lanes)):
+            self._rouse(lane)
 
     def _worth_it(self) -> bool:
-        return self._free >= self._enough or any(
-            taker is not None and not taker.done() for taker in self._takers
-        )
+        return self._free >= self._enough or (self._free > 0 and self._idle > 0)
 
     def _queue(self, lane: int, run: Run) -> None:
         self._lanes[lane].append(run)
+        self._rouse(lane)
+
+    def _rouse(self, lane: int) -> None:
+        """The worker of a lane, if it waits, is not idle any more."""
         taker, self._takers[lane] = self._takers[lane], None
         if taker is not None:
-            self._wake(taker)
+            self._idle -= 1
+            _wake(taker)
 
-    def _wake_reader(self) -> None:
-        while self._waiting and self._free and self._worth_it():
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def _wake_head(self) -> None:
+        if self._waiting and self._worth_it():
+            _wake(self._waiting[0].woken)
 
-    def _forget(self, turn: asyncio.Future[None]) -> None:
-        if turn in self._waiting:
-            self._waiting.remove(turn)
-        else:
-            # Cancelled after it was woken: pass the turn on, or nobody would have it.
-            self._wake_reader()
+    def _leave(self, turn: _Turn) -> None:
+        self._waiting.remove(turn)
+        self._wake_head()
 
-    @staticmethod
-    def _wake(waiter: asyncio.Future[None]) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _valid(run: Run) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SystemClock", "wait"]
 
 
 class Clock(Protocol):
@@ -50,3 +50,13 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Sleeps on the event loop."""
         await asyncio.sleep(max(0.0, seconds))
+
+
+async def wait(clock: Clock, seconds: float, event: asyncio.Event) -> None:
+    """Waits until `event` is set, at most `seconds`; the event stays as it is."""
+    ends = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for end in ends:
+            end.cancel()

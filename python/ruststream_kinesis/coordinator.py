@@ -1,10 +1,12 @@
-"""One task a subscription: lists shards, takes leases, starts and ends readers.
+"""The lease loop of a subscription: takes leases, starts and ends readers.
 
 Invariants:
 
 * A shard is read only while its lease is held, by one reader.
 * A child is taken only after its listed parents are `SHARD_END` (`shards.py`).
-* Every shard opens at its checkpoint, else by one rule (`_position`), never at a later `LATEST`.
+* Every shard opens at its checkpoint, else by one rule (`opening.py`), never at a later `LATEST`.
+* Only the loop and the stop let go of a shard; whatever ends one only says so (`_shard_over`). A
+  release that fails or is cut off is made up for: the shard stays among the holdings until then.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from dataclasses import dataclass, field
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import KinesisError, LeaseLost, StreamRecreated
-from ruststream_kinesis.leases.base import LeaseKey, LeaseState, Opening
+from ruststream_kinesis.discovery import Discovery
+from ruststream_kinesis.errors import KinesisError, LeaseLost
+from ruststream_kinesis.leases.base import SHARD_END, LeaseKey, LeaseState
+from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.settlement import Checkpointer
@@ -26,7 +31,7 @@ from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.transport import ShardInfo, StreamInfo, patiently
+from ruststream_kinesis.transport import StreamInfo, patiently
 
 __all__ = ["Coordinator", "Holding"]
 
@@ -35,17 +40,8 @@ logger = logging.getLogger("ruststream_kinesis")
 # One round of the lease loop; three of them fit into a lease, so two may fail.
 PASS_INTERVAL = 3.0
 LEASE_DURATION = 10.0
-# A round of discovery of its own: ListShards allows ten calls a second and stream, for everybody.
-DISCOVERY_INTERVAL = 10.0
-# Thousands of shards start in waves: GetShardIterator allows five calls a second and shard, and a
-# connection pool has its size.
+# Thousands of shards start in waves: so many leases are asked for, and so many iterators, at once.
 _WAVE = 32
-# Refused deliveries that a shard may hold before it is released and read again from the first.
-MAX_HELD = 10_000
-# The opening instant is this much before the service's own time, whose `Date` has whole seconds.
-_OPENING_MARGIN = 1.0
-# Two services round the creation time differently.
-_SAME_CREATION = 1.0
 # A shard that was held this long was well: its next failure starts the back-off anew.
 _HEALTHY = 300.0
 
@@ -61,6 +57,9 @@ class Holding:
     renewed: float
     """When the last good renewal was sent."""
     reader: asyncio.Task[None] | None = None
+    released: bool = False
+    """Its end began: its deliveries are void, `final` is what its release has to store."""
+    final: str | None = None
 
 
 @dataclass(slots=True)
@@ -104,19 +103,18 @@ class Coordinator:
         self._supervisor = supervisor
         self._limit = limit
         self.holdings: dict[str, Holding] = {}
-        self._listed: dict[str, ShardInfo] = {}
-        self._listings = 0
+        self._discovery = Discovery(stream, connection, self._wake_up)
+        self._gate = asyncio.Semaphore(_WAVE)
         self._missing: dict[str, int] = {}
+        self._forgotten: set[str] = set()
         self._absent: dict[str, _Absence] = {}
-        self._opening: Opening | None = None
-        self._started = 0.0
-        self._first_opening = False
+        self._opening: OpeningRule | None = None
         self._first_pass = True
-        self._discovered = float("-inf")
         self._wake = asyncio.Event()
         self._over: list[HeldShard] = []
         self._log = MinuteLog(self._clock)
-        self._task: asyncio.Task[None] | None = None
+        self._take_log = MinuteLog(self._clock)
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, info: StreamInfo) -> None:
         """Takes the free shards; returns once each has its iterator or has failed once.
@@ -126,23 +124,18 @@ class Coordinator:
         Raises:
             StreamRecreated: The checkpoints belong to an earlier stream of this name.
         """
-        service_time = await patiently(self._discover, self._clock)
-        self._started = max(0.0, service_time - _OPENING_MARGIN)
-        first = Opening(self._started, info.created)
-        self._opening = await self._store.opening(self._stream.name, self._group, first)
-        self._first_opening = self._opening is first
-        known = self._opening.created
-        if None not in (known, info.created) and abs(known - info.created) > _SAME_CREATION:  # type: ignore[operator]  # neither is None
-            raise StreamRecreated(
-                f"the stream was deleted and created anew (created {info.created}, its leases say "
-                f"{known}): its checkpoints mean nothing in the new one. Use another group or "
-                "delete the lease rows",
-                stream=self._stream.name,
-            )
+        service_time = await patiently(self._discovery.look, self._clock)
+        self._opening = await OpeningRule.agree(
+            self._store, info, self._group, service_time, self._start_at
+        )
         await self._pass()
         self._first_pass = False
         await asyncio.gather(*(h.shard.opened.wait() for h in self.holdings.values()))
-        self._task = self._supervisor.spawn(f"coordinator[{self._stream.name}]", self._run())
+        name, spawn = self._stream.name, self._supervisor.spawn
+        self._tasks = [
+            spawn(f"coordinator[{name}]", self._run()),
+            spawn(f"discovery[{name}]", self._discovery.run()),
+        ]
 
     @property
     def shards(self) -> list[HeldShard]:
@@ -151,10 +144,10 @@ class Coordinator:
 
     async def stop_reading(self) -> None:
         """Ends the lease loop and every reader; leases stay held."""
-        tasks = [h.reader for h in self.holdings.values() if h.reader is not None]
-        if self._task is not None:
-            tasks.append(self._task)
-        await self._supervisor.cancel(tasks)
+        # The loop first: it must not start a reader behind our back.
+        await self._supervisor.cancel(self._tasks)
+        readers = [h.reader for h in self.holdings.values() if h.reader is not None]
+        await self._supervisor.cancel(readers)
 
     async def release(self) -> None:
         """Releases every lease, each with its final checkpoint in the same write."""
@@ -170,10 +163,9 @@ class Coordinator:
 
     async def _run(self) -> None:
         while True:
-            await self._rest()
+            await wait(self._clock, PASS_INTERVAL, self._wake)
+            self._wake.clear()
             try:
-                if self._clock.monotonic() - self._discovered >= DISCOVERY_INTERVAL:
-                    await self._discover()
                 await self._pass()
             except Exception as error:  # noqa: BLE001 - the loop must outlive any store or service
                 count = self._log.due()
@@ -185,23 +177,8 @@ class Coordinator:
                         error,
                     )
 
-    async def _rest(self) -> None:
-        """Until the next pass is due, or something ended."""
-        woken = asyncio.ensure_future(self._wake.wait())
-        slept = asyncio.ensure_future(self._clock.sleep(PASS_INTERVAL))
-        try:
-            await asyncio.wait({woken, slept}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            slept.cancel()
-        self._wake.clear()
-
-    async def _discover(self) -> float:
-        listing = await self._connection.transport.list_shards(self._stream.ref)
-        self._listed = {shard.shard_id: shard for shard in listing.shards}
-        self._listings += 1
-        self._discovered = self._clock.monotonic()
-        return listing.service_time
+    def _wake_up(self) -> None:
+        self._wake.set()
 
     async def _pass(self) -> None:
         await self._end_over()
@@ -216,7 +193,7 @@ class Coordinator:
         now = self._clock.monotonic()
         wanted = [
             shard_id
-            for shard_id in startable(self._listed.values(), finished)
+            for shard_id in startable(self._discovery.shards.values(), finished)
             if shard_id not in self.holdings
             and (shard_id not in self._absent or self._absent[shard_id].until <= now)
         ]
@@ -229,7 +206,14 @@ class Coordinator:
         # One shard that cannot be taken holds up no other; it is asked for again next pass.
         for error in await asyncio.gather(*map(take, wanted), return_exceptions=True):
             if isinstance(error, Exception):
-                logger.warning("cannot take a shard of stream %s: %r", self._stream.name, error)
+                count = self._take_log.due()
+                if count is not None:
+                    logger.warning(
+                        "cannot take a shard of stream %s (%d failure(s)), trying again: %r",
+                        self._stream.name,
+                        count,
+                        error,
+                    )
             elif error is not None:
                 raise error
 
@@ -242,8 +226,12 @@ class Coordinator:
         if lease.finished:
             await self._store.release(lease)
             return
-        position, after, at_tip = self._position(lease)
-        shard = HeldShard(lease, position, after=after, clock=self._clock, moved=self._shard_moved)
+        if self._opening is None:
+            raise RuntimeError("a shard is taken only after its stream was opened")
+        place = self._opening.place(lease, first_pass=self._first_pass)
+        shard = HeldShard(
+            lease, place.position, after=place.after, clock=self._clock, moved=self._shard_moved
+        )
         checkpointer = Checkpointer(
             shard, self._store, self._clock, self._supervisor, self._shard_over
         )
@@ -254,38 +242,14 @@ class Coordinator:
             self._connection.transport,
             self._channel,
             self._clock,
-            at_tip=at_tip,
+            at_tip=place.at_tip,
+            gate=self._gate,
             limit=self._limit,
         )
         holding.reader = self._supervisor.spawn(
             f"reader[{self._stream.name}/{shard_id}]", self._read(holding, reader)
         )
-        logger.info(
-            "reading shard %s of stream %s from %s",
-            shard_id,
-            self._stream.name,
-            "the tip" if at_tip else f"{'after ' if after else ''}{position}",
-        )
-
-    def _position(self, lease: LeaseState) -> tuple[KinesisPosition, bool, bool]:
-        """Where a shard opens: (position, after it, first iterator at the tip)."""
-        opening = self._opening
-        if opening is None:
-            raise RuntimeError("a shard is opened only after its stream")
-        start = self._start_at
-        instant = KinesisPosition.timestamp(opening.instant)
-        if start is not None and self._first_pass:
-            if start.kind in ("horizon", "timestamp"):
-                return start, False, False
-            if start.kind == "latest":
-                return KinesisPosition.timestamp(self._started), False, True
-            if start.shard_id == lease.key.shard_id:
-                return start, False, False
-        if lease.checkpoint is not None:
-            return KinesisPosition.sequence(lease.key.shard_id, lease.checkpoint), True, False
-        if start is not None and start.kind in ("horizon", "timestamp"):
-            return start, False, False
-        return instant, False, self._first_opening and self._first_pass
+        logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
 
     async def _read(self, holding: Holding, reader: Reader) -> None:
         """Runs a reader and notices its end, whichever it is."""
@@ -301,37 +265,38 @@ class Coordinator:
                 error,
                 extra={"stream": shard.stream, "shard_id": shard.shard_id},
             )
-            await self._give_up(holding)
+            self._give_up(holding)
         except Exception:
             # A fault of ours: the shard is read anew from its checkpoint, never skipped.
             logger.exception("the reader of shard %s failed", shard.shard_id)
-            await self._give_up(holding)
+            self._give_up(holding)
         else:
-            # The children of a shard that ended are listed now.
-            self._discovered = float("-inf")
-            self._wake.set()
+            if shard.ended:
+                # Its children are listed now.
+                self._discovery.soon()
+            self._wake_up()
 
-    async def _give_up(self, holding: Holding) -> None:
-        """Releases a shard, to take it again after a back-off."""
-        shard = holding.shard
-        absence = self._absent.setdefault(shard.shard_id, _Absence())
+    def _give_up(self, holding: Holding) -> None:
+        """Ends the holding of a shard, to take it again after a back-off."""
+        absence = self._absent.setdefault(holding.shard.shard_id, _Absence())
         now = self._clock.monotonic()
         if now - holding.taken > _HEALTHY:
             absence.backoff.reset()
         absence.until = now + absence.backoff.next()
-        await self._release(holding)
+        self._shard_over(holding.shard)
 
     async def _release(self, holding: Holding) -> None:
         shard = holding.shard
-        # Settled places count until here; what is settled after this line is void.
-        checkpoint = shard.checkpoint
-        shard.lose()
-        self._channel.discard(shard)
-        self.holdings.pop(shard.shard_id, None)
+        if not holding.released:
+            # Settled places count until here; what is settled after this line is void.
+            holding.released, holding.final = True, shard.checkpoint
+            shard.lose()
+            self._channel.discard(shard)
         await holding.checkpointer.stop()
         await self._store.release(
-            shard.lease, checkpoint=checkpoint, number=holding.checkpointer.next_number()
+            shard.lease, checkpoint=holding.final, number=holding.checkpointer.next_number()
         )
+        self.holdings.pop(shard.shard_id, None)
 
     def _shard_moved(self, shard: HeldShard) -> None:
         holding = self.holdings.get(shard.shard_id)
@@ -339,26 +304,48 @@ class Coordinator:
             holding.checkpointer.moved()
 
     def _shard_over(self, shard: HeldShard) -> None:
+        """Notes that a shard is finished, lost or given up; the loop lets go of it at once."""
+        if shard.lost:
+            self._channel.discard(shard)
         self._over.append(shard)
-        self._wake.set()
+        self._wake_up()
 
     async def _end_over(self) -> None:
-        """Lets go of shards that are finished or lost."""
+        """Lets go of shards that are finished, lost or given up."""
         over, self._over = self._over, []
-        for shard in over:
-            holding = self.holdings.get(shard.shard_id)
-            if holding is None or holding.shard is not shard:
-                continue
-            if holding.reader is not None:
-                await self._supervisor.cancel([holding.reader])
+        held = [self.holdings.get(shard.shard_id) for shard in over]
+        await asyncio.gather(
+            *(
+                self._let_go(holding)
+                for holding, shard in zip(held, over, strict=True)
+                if holding is not None and holding.shard is shard
+            )
+        )
+
+    async def _let_go(self, holding: Holding) -> None:
+        shard = holding.shard
+        if holding.reader is not None:
+            await self._supervisor.cancel([holding.reader])
+        try:
             await self._release(holding)
-            if shard.ended:
-                logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
+        except Exception as error:  # noqa: BLE001 - a store's failures are its own
+            self._over.append(shard)
+            logger.warning(
+                "cannot release the lease of shard %s, stream %s, trying again: %r",
+                shard.shard_id,
+                shard.stream,
+                error,
+            )
+            return
+        if holding.final == SHARD_END:
+            logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
 
     async def _renew(self) -> None:
         """Prolongs every lease; one that is lost, or ran out unrenewed, ends its shard."""
 
         async def renew(holding: Holding) -> None:
+            if holding.released:
+                return
             sent = self._clock.monotonic()
             try:
                 await self._store.renew(holding.shard.lease)
@@ -376,37 +363,39 @@ class Coordinator:
         shard = holding.shard
         logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, shard.stream, why)
         shard.lose()
-        self._channel.discard(shard)
         self._shard_over(shard)
 
     async def _release_held(self) -> None:
         """Gives up shards that only hold: taken again, they are read from the first held record."""
-        for holding in list(self.holdings.values()):
+        for holding in self.holdings.values():
             watermark = holding.shard.watermark
-            if not watermark.held or not watermark.drained:
-                continue
-            if holding.shard.ended or watermark.held > MAX_HELD:
-                if holding.reader is not None:
-                    await self._supervisor.cancel([holding.reader])
-                await self._give_up(holding)
+            # A reader that is done before the end stopped because the shard holds too many.
+            done = holding.reader is not None and holding.reader.done()
+            if watermark.drained and done and not holding.shard.finished and not holding.released:
+                self._give_up(holding)
+        await self._end_over()
 
     async def _forget(self, rows: Iterable[LeaseState]) -> None:
         """Removes the rows of shards that two listings in a row did not name."""
+        listed, rounds = self._discovery.shards, self._discovery.rounds
         missing = {
             row.key.shard_id: row
             for row in rows
-            if row.key.shard_id not in self._listed and row.key.shard_id not in self.holdings
+            if row.key.shard_id not in listed and row.key.shard_id not in self.holdings
         }
-        self._missing = {
-            shard_id: self._missing.get(shard_id, self._listings) for shard_id in missing
-        }
+        self._missing = {shard_id: self._missing.get(shard_id, rounds) for shard_id in missing}
+        self._forgotten &= missing.keys()
+        self._absent = {key: value for key, value in self._absent.items() if key in listed}
         for shard_id, since in self._missing.items():
-            if since == self._listings:
+            if since == rounds:
                 continue
-            logger.warning(
-                "stream %s no longer lists shard %s (checkpoint %s): its lease row is removed",
-                self._stream.name,
-                shard_id,
-                missing[shard_id].checkpoint,
-            )
+            if shard_id not in self._forgotten:
+                # Once: a row that another instance still holds is there at the next pass too.
+                self._forgotten.add(shard_id)
+                logger.warning(
+                    "stream %s no longer lists shard %s (checkpoint %s): its lease row is removed",
+                    self._stream.name,
+                    shard_id,
+                    missing[shard_id].checkpoint,
+                )
             await self._store.delete(missing[shard_id].key)

@@ -16,7 +16,7 @@ from ruststream_kinesis.channel import Channel, Run
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import KinesisError, PageError
 from ruststream_kinesis.position import KinesisPosition
-from ruststream_kinesis.shard import HeldShard
+from ruststream_kinesis.shard import MAX_HELD, HeldShard
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import Failure, Transport, judge
 
@@ -28,6 +28,9 @@ logger = logging.getLogger("ruststream_kinesis")
 READ_LIMIT = 1_000
 # Bodies above this are parsed in a thread: 1 MiB takes the core about a millisecond.
 _OFF_LOOP_BYTES = 1024 * 1024
+# An iterator lives five minutes. One that only failed for as long is dead, whatever code the
+# failures carried: not every server says so.
+_ITERATOR_LIFE = 300.0
 
 
 class Reader:
@@ -40,6 +43,7 @@ class Reader:
         channel: Takes the deliveries.
         clock: Time.
         at_tip: Use `LATEST` for the first iterator; a later one is built from the opening instant.
+        gate: Bounds how many readers ask for an iterator at once.
         limit: Records a page.
         backoff: Delays between tries.
     """
@@ -53,6 +57,7 @@ class Reader:
         clock: Clock,
         *,
         at_tip: bool = False,
+        gate: asyncio.Semaphore | None = None,
         limit: int = READ_LIMIT,
         backoff: Backoff | None = None,
     ) -> None:
@@ -62,19 +67,21 @@ class Reader:
         self._channel = channel
         self._clock = clock
         self._at_tip = at_tip
+        self._gate = gate or asyncio.Semaphore()
         self._limit = limit
         self._backoff = backoff or Backoff()
         self._iterator: str | None = None
+        self._iterator_since = 0.0
         self._log = MinuteLog(clock)
 
     async def run(self) -> None:
-        """Reads until the shard ends.
+        """Reads until the shard ends, is lost, or holds too many records back.
 
         Raises:
             KinesisError: A failure that asking again cannot mend; the position is kept.
         """
         shard = self._shard
-        while True:
+        while not shard.lost and shard.watermark.held <= MAX_HELD:
             # Stamped before the read starts: a rewind while it is on its way makes it void.
             generation, started = shard.generation, self._clock.monotonic()
             try:
@@ -82,14 +89,12 @@ class Reader:
             except KinesisError as error:
                 await self._failed(error)
                 continue
-            finally:
-                shard.opened.set()
             if shard.generation != generation:
                 self._iterator = None
                 continue
             self._backoff.reset()
             shard.lag_ms = page.millis_behind_latest
-            self._iterator = page.next_shard_iterator
+            self._iterator, self._iterator_since = page.next_shard_iterator, started
             # Before the first await that may be cancelled: position and places move together.
             base = shard.deliver(page)
             if not await self._feed(page, base, generation):
@@ -101,22 +106,30 @@ class Reader:
             await self._pace(page, started)
 
     async def _read(self) -> Page:
-        shard, stream = self._shard, self._stream.ref
         if self._iterator is None:
-            position, after = shard.read_from, shard.read_after
-            if self._at_tip:
-                # Only once: an iterator that is lost unread is built at the opening instant.
-                position, self._at_tip = KinesisPosition.latest(), False
-            self._iterator = await self._transport.get_shard_iterator(
-                stream, shard.shard_id, position, after=after
-            )
-            shard.opened.set()
+            try:
+                self._iterator = await self._new_iterator()
+            finally:
+                # It is there or failed once: who waits for the opening waits for no second try.
+                self._shard.opened.set()
+            self._iterator_since = self._clock.monotonic()
         body = await self._transport.get_records(
-            stream, shard.shard_id, self._iterator, self._limit
+            self._stream.ref, self._shard.shard_id, self._iterator, self._limit
         )
         if len(body) > _OFF_LOOP_BYTES:
             return await asyncio.to_thread(Page.parse, body)
         return Page.parse(body)
+
+    async def _new_iterator(self) -> str:
+        shard = self._shard
+        position, after = shard.read_from, shard.read_after
+        if self._at_tip:
+            # Only once: an iterator that is lost unread is built at the opening instant.
+            position, self._at_tip = KinesisPosition.latest(), False
+        async with self._gate:
+            return await self._transport.get_shard_iterator(
+                self._stream.ref, shard.shard_id, position, after=after
+            )
 
     async def _feed(self, page: Page, base: int, generation: int) -> bool:
         """Puts the page's deliveries into the channel as there is room; False: they are void."""
@@ -153,6 +166,8 @@ class Reader:
                 logger.info("%s; a new iterator is built at %s", error, self._shard.read_from)
                 self._backoff.next()
                 return
+        elif self._clock.monotonic() - self._iterator_since >= _ITERATOR_LIFE:
+            self._iterator = None
         count = self._log.due()
         if count is not None:
             logger.warning(

@@ -18,9 +18,12 @@ from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.position import KinesisPosition
 
-__all__ = ["HeldShard"]
+__all__ = ["MAX_HELD", "HeldShard"]
 
 logger = logging.getLogger("ruststream_kinesis")
+
+# Refused deliveries that a shard may hold before it is released and read again from the first.
+MAX_HELD = 10_000
 
 
 class HeldShard:

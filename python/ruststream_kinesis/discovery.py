@@ -1,0 +1,92 @@
+"""Which shards a stream has, looked at anew every ten seconds, or when one of them ended.
+
+A round of its own and not a part of the lease loop: a listing that is throttled, or hangs, must not
+keep leases from being renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ruststream_kinesis.backoff import Backoff, MinuteLog
+from ruststream_kinesis.clock import wait
+from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.stream import KinesisStream
+from ruststream_kinesis.transport import ShardInfo
+
+__all__ = ["Discovery"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+# ListShards allows ten calls a second and stream, for everybody together.
+DISCOVERY_INTERVAL = 10.0
+
+
+class Discovery:
+    """The shards of one stream as it listed them last.
+
+    Args:
+        stream: Which stream.
+        connection: Transport and clock.
+        changed: Called when a listing names other shards than the one before.
+    """
+
+    def __init__(
+        self, stream: KinesisStream, connection: Connection, changed: Callable[[], None]
+    ) -> None:
+        self._stream = stream
+        self._connection = connection
+        self._changed = changed
+        self.shards: dict[str, ShardInfo] = {}
+        self.rounds = 0
+        """Listings so far."""
+        self._asked = asyncio.Event()
+        self._backoff = Backoff(first=1.0, cap=DISCOVERY_INTERVAL)
+        self._log = MinuteLog(connection.clock)
+
+    def soon(self) -> None:
+        """Asks for a listing now: there are new shards to be found."""
+        self._asked.set()
+
+    async def look(self) -> float:
+        """Lists the shards once.
+
+        Returns:
+            The service's time when it listed them.
+        """
+        listing = await self._connection.transport.list_shards(self._stream.ref)
+        self.shards = {shard.shard_id: shard for shard in listing.shards}
+        self.rounds += 1
+        return listing.service_time
+
+    async def run(self) -> None:
+        """Looks again and again."""
+        clock = self._connection.clock
+        while True:
+            await wait(clock, DISCOVERY_INTERVAL, self._asked)
+            # Before the look: what is asked for while it is on its way is due after it.
+            self._asked.clear()
+            before = self.shards
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next listing may work
+                self._failed(error)
+                await clock.sleep(self._backoff.next())
+                self._asked.set()
+                continue
+            self._backoff.reset()
+            if self.shards != before:
+                self._changed()
+
+    def _failed(self, error: Exception) -> None:
+        count = self._log.due()
+        if count is not None:
+            logger.warning(
+                "cannot list the shards of stream %s (%d time(s)), trying again: %r",
+                self._stream.name,
+                count,
+                error,
+                extra={"stream": self._stream.name},
+            )

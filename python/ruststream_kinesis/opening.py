@@ -1,0 +1,101 @@
+"""Where a shard opens: at its checkpoint, else by one rule for the life of the application.
+
+Invariant: *the tip is an instant*. Kinesis' `LATEST` means another place every time it is asked, so
+it serves only the first readers of the first instance; everything that opens later without a
+checkpoint, children and second tries included, opens at the time that was stored then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ruststream_kinesis.errors import StreamRecreated
+from ruststream_kinesis.leases.base import LeaseState, LeaseStore, Opening
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.transport import StreamInfo
+
+__all__ = ["OpeningRule", "Place"]
+
+# The opening instant is this much before the service's own time, whose `Date` has whole seconds.
+_MARGIN = 1.0
+# Two services round the creation time differently.
+_SAME_CREATION = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the first read of a shard starts."""
+
+    position: KinesisPosition
+    after: bool = False
+    """`position` names a record that was handled already."""
+    at_tip: bool = False
+    """The first iterator may be `LATEST`; any later one is built at `position`."""
+
+    def __str__(self) -> str:
+        if self.at_tip:
+            return "the tip"
+        return f"{'after ' if self.after else ''}{self.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningRule:
+    """The rule of one subscription, from its start on."""
+
+    instant: float
+    """What the tip means to this application; seconds since the epoch."""
+    first: bool
+    """This instance was the first to open the stream."""
+    started: float
+    """When this instance opened it."""
+    start_at: KinesisPosition | None
+
+    @classmethod
+    async def agree(
+        cls,
+        store: LeaseStore,
+        info: StreamInfo,
+        group: str | None,
+        service_time: float,
+        start_at: KinesisPosition | None,
+    ) -> OpeningRule:
+        """Agrees with every other instance on the opening instant.
+
+        Raises:
+            StreamRecreated: The leases belong to an earlier stream of this name.
+        """
+        started = max(0.0, service_time - _MARGIN)
+        mine = Opening(started, info.created)
+        stored = await store.opening(info.name, group, mine)
+        if (
+            stored.created is not None
+            and info.created is not None
+            and abs(stored.created - info.created) > _SAME_CREATION
+        ):
+            raise StreamRecreated(
+                f"the stream was deleted and created anew (created {info.created}, its leases say "
+                f"{stored.created}): its checkpoints mean nothing in the new one. Use another "
+                "group or delete the lease rows",
+                stream=info.name,
+            )
+        return cls(stored.instant, stored is mine, started, start_at)
+
+    def place(self, lease: LeaseState, *, first_pass: bool) -> Place:
+        """Where the shard of `lease` opens.
+
+        Args:
+            lease: Its row, as it was taken.
+            first_pass: This is the first pass after the start: `start_at` moves the shards that it
+                takes, and no others.
+        """
+        start, shard_id = self.start_at, lease.key.shard_id
+        if start is not None and first_pass:
+            if start.kind == "latest":
+                return Place(KinesisPosition.timestamp(self.started), at_tip=True)
+            if start.kind != "sequence" or start.shard_id == shard_id:
+                return Place(start)
+        if lease.checkpoint is not None:
+            return Place(KinesisPosition.sequence(shard_id, lease.checkpoint), after=True)
+        if start is not None and start.kind in ("horizon", "timestamp"):
+            return Place(start)
+        return Place(KinesisPosition.timestamp(self.instant), at_tip=self.first and first_pass)
