@@ -8,6 +8,9 @@ from ruststream_kinesis.clock import Clock
 
 __all__ = ["Backoff", "MinuteLog"]
 
+# Shared, since seeding one costs more than publishing a record; jitter is no secret.
+_RNG = random.Random()  # noqa: S311 - as above
+
 
 class Backoff:
     """Growing, jittered, capped delays; `reset` after a success.
@@ -25,7 +28,7 @@ class Backoff:
     ) -> None:
         self._first = first
         self._cap = cap
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._rng = rng or _RNG
         self.failures = 0
 
     def next(self) -> float:

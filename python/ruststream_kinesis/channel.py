@@ -154,7 +154,10 @@ class Channel:
             indices = run.indices
             split = run.page.partitions(indices[0], indices[-1] + 1, len(lanes))
             for lane, chosen in enumerate(split):
-                if chosen:
+                if len(chosen) == len(indices):
+                    # As it is: still a range, and still the object that was put.
+                    self._queue(lane, run)
+                elif chosen:
                     self._queue(lane, Run(run.shard, run.generation, run.page, run.base, chosen))
         self._wake_head()
 
