@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
+import msgspec.inspect
 
 __all__ = ["Codec", "Decoder", "JsonCodec"]
 
@@ -42,13 +43,43 @@ def _pydantic_model(kind: Any) -> bool:
 def _encode_foreign(value: Any) -> Any:
     if _pydantic_model(type(value)):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"no JSON form of {type(value).__name__}")
+    # Not NotImplementedError, which is a RuntimeError: it is the value that is of a wrong type.
+    raise TypeError(f"no JSON form of {type(value).__name__}")
 
 
 def _decode_foreign(kind: type, value: Any) -> Any:
     if _pydantic_model(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined]  # a pydantic model, above
-    raise NotImplementedError(f"no way to make {kind.__name__} from JSON")
+    return value  # `object`: `_check_makeable` lets nothing else come here
+
+
+def _check_makeable(kind: Any) -> None:
+    """Looks for types that only fail when the first record comes, and would be dropped for it.
+
+    Raises:
+        TypeError: `kind`, or something within it, is a class that neither msgspec nor pydantic
+            can make from JSON.
+    """
+    seen: set[int] = set()
+    waiting: list[Any] = [msgspec.inspect.type_info(kind)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list | tuple):
+            waiting += node
+        elif (
+            isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field) and id(node) not in seen
+        ):
+            seen.add(id(node))  # a type may hold itself
+            if (
+                isinstance(node, msgspec.inspect.CustomType)
+                and node.cls is not object
+                and not _pydantic_model(node.cls)
+            ):
+                raise TypeError(
+                    f"{node.cls.__qualname__} has no schema: make it a msgspec.Struct, a dataclass, "
+                    "a TypedDict or a pydantic model"
+                )
+            waiting += [getattr(node, name) for name in node.__struct_fields__]
 
 
 def _as_it_is(payload: bytes) -> bytes:
@@ -84,4 +115,6 @@ class JsonCodec:
         if _pydantic_model(kind):
             validate: Decoder = kind.model_validate_json
             return validate
-        return msgspec.json.Decoder(kind, dec_hook=_decode_foreign).decode
+        decode: Decoder = msgspec.json.Decoder(kind, dec_hook=_decode_foreign).decode
+        _check_makeable(kind)
+        return decode

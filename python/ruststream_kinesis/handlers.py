@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from ruststream_kinesis.codec import Codec, Decoder
 from ruststream_kinesis.errors import HandlerError, TransactionsUnsupported
@@ -57,35 +58,43 @@ def resolve_handler(
     function: Callable[..., Any],
     codec: Codec,
     local_names: Mapping[str, Any] | None = None,
+    place: str = "",
 ) -> Handler:
     """Looks at the signature of `function`.
 
     The first free parameter is the payload; `KinesisMessage`, `Headers`, `KinesisPublisher` and
-    `KinesisPosition` may be asked for beside it, by annotation, in any order.
+    `KinesisPosition` may be asked for beside it, by annotation, in any order. A `KinesisMessage[T]`
+    alone makes `T` the payload's type.
 
     Args:
         function: `async def` or plain `def`.
         codec: Makes the payload's decoder.
         local_names: Names of the place of registration, for annotations that are text.
+        place: Qualified name of that place. A function defined there sees its names first, any
+            other function its own module's.
 
     Raises:
         HandlerError: A parameter cannot be resolved; the message names it.
         TransactionsUnsupported: A parameter asks for what Kinesis does not have.
     """
-    name = getattr(function, "__qualname__", repr(function))
-    if not callable(function):
+    if not callable(function) or inspect.isclass(function):
         raise HandlerError(f"a handler must be a function, not {function!r}")
-    target = function
-    if not inspect.isroutine(function) and not inspect.isclass(function):
-        target = type(function).__call__  # an object that is called: its method has the signature
-    signature = inspect.signature(function)
-    hints = _annotations(name, target, signature, local_names)
-    payload_type, sources = _sources(name, signature, hints)
+    target = _defined(function)
+    name = getattr(target, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        raise HandlerError(f"handler {name} is a generator: calling it would run nothing of it")
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        raise HandlerError(f"handler {name} has no signature to look at: {error}") from error
+    hints = _annotations(name, target, local_names or {}, place)
+    payload, payload_type, sources = _sources(name, signature, hints)
     try:
         decode = codec.decoder(payload_type)
-    except TypeError as error:
+    except Exception as error:
         raise HandlerError(
-            f"the payload type {payload_type!r} of handler {name} cannot be decoded: {error}"
+            f"parameter {payload!r} of handler {name}: the codec cannot make {payload_type!r}: "
+            f"{error}"
         ) from error
     return Handler(
         name=name,
@@ -99,12 +108,23 @@ def resolve_handler(
     )
 
 
+def _defined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The `def` that has the annotations: below a `partial`, or of an object that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
 def _sources(
     name: str, signature: inspect.Signature, hints: Mapping[str, Any]
-) -> tuple[Any, list[Source]]:
-    """The payload's type (`bytes` where no parameter is free), and a source for each argument."""
+) -> tuple[str, Any, list[Source]]:
+    """The payload's parameter and type, and a source for each argument.
+
+    Where no parameter is free, the type is the message's, `bytes` by default.
+    """
     sources: list[Source] = []
-    payload_type: Any = _MISSING
+    payload, payload_type = "", _MISSING
+    messages: dict[str, Any] = {}
     for parameter in signature.parameters.values():
         where = f"parameter {parameter.name!r} of handler {name}"
         if not _passed(parameter, where):
@@ -116,7 +136,9 @@ def _sources(
             )
         source = _injected(annotation, where)
         if source is None and payload_type is _MISSING:
-            payload_type, source = annotation, _payload
+            payload, payload_type, source = parameter.name, annotation, _payload
+        elif source is _FROM_MESSAGE[KinesisMessage]:
+            messages[parameter.name] = annotation
         if source is not None:
             sources.append(source)
         elif parameter.default is not _MISSING:
@@ -128,7 +150,17 @@ def _sources(
             )
     if not sources:
         raise HandlerError(f"handler {name} takes no parameter: the first one is the payload")
-    return (bytes if payload_type is _MISSING else payload_type), sources
+    if payload_type is _MISSING:
+        payload, payload_type = next(iter(_message_types(messages)), ("", bytes))
+    return payload, payload_type, sources
+
+
+def _message_types(messages: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What `KinesisMessage[T]` parameters say of their payload."""
+    for name, annotation in messages.items():
+        for kind in get_args(_bare(annotation)):
+            if not isinstance(kind, TypeVar) and kind is not Any:
+                yield name, kind
 
 
 def _passed(parameter: inspect.Parameter, where: str) -> bool:
@@ -143,28 +175,26 @@ def _passed(parameter: inspect.Parameter, where: str) -> bool:
 
 
 def _annotations(
-    name: str,
-    target: Callable[..., Any],
-    signature: inspect.Signature,
-    local_names: Mapping[str, Any] | None,
+    name: str, target: Callable[..., Any], local_names: Mapping[str, Any], place: str
 ) -> dict[str, Any]:
-    scope = dict(local_names or {})
-    try:
-        return typing.get_type_hints(target, localns=scope, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        pass
-    # One of them cannot be evaluated: find out which, so that the error names it.
-    names = getattr(inspect.unwrap(target), "__globals__", {})
-    for parameter in signature.parameters.values():
-        if isinstance(parameter.annotation, str):
-            try:
-                eval(parameter.annotation, names, scope)  # noqa: S307 - the handler's own source
-            except Exception as error:
-                raise HandlerError(
-                    f"the annotation {parameter.annotation!r} of parameter {parameter.name!r} of "
-                    f"handler {name} cannot be resolved: {error}"
-                ) from error
-    raise HandlerError(f"the return annotation of handler {name} cannot be resolved")
+    """Every annotation, evaluated; one at a time, so that an error names what it is of."""
+    defined = inspect.unwrap(target)
+    names = getattr(defined, "__globals__", {})
+    at_home = getattr(defined, "__qualname__", "").startswith(f"{place}.<locals>.")
+    # Elsewhere, a name that both places know means what it means where the handler was written.
+    scope = dict(local_names) if at_home else {**local_names, **names}
+    hints: dict[str, Any] = {}
+    for parameter, annotation in getattr(target, "__annotations__", {}).items():
+        one = types.SimpleNamespace(__annotations__={parameter: annotation})
+        try:
+            hints |= typing.get_type_hints(one, names, scope, include_extras=True)
+        except Exception as error:
+            of = "the return value" if parameter == "return" else f"parameter {parameter!r}"
+            raise HandlerError(
+                f"the annotation {annotation!r} of {of} of handler {name} cannot be resolved: "
+                f"{error}"
+            ) from error
+    return hints
 
 
 def _payload(value: Any, _message: Any, _own: KinesisPublisher) -> Any:
@@ -183,9 +213,14 @@ _FROM_MESSAGE: dict[Any, Source] = {
 }
 
 
+def _bare(annotation: Any) -> Any:
+    """What `Annotated` annotates."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
 def _injected(annotation: Any, where: str) -> Source | None:
     """The source of a parameter that is not the payload; `None` where it is free."""
-    kind = get_origin(annotation) or annotation
+    kind = get_origin(_bare(annotation)) or _bare(annotation)
     if kind is KinesisPublisher:
         return _publisher
     if isinstance(kind, type) and kind in _FROM_MESSAGE:
@@ -198,6 +233,7 @@ def _injected(annotation: Any, where: str) -> Source | None:
 
 
 def _replies(annotation: Any) -> bool:
+    annotation = _bare(annotation)
     if annotation is None or annotation is Any or annotation is _MISSING:
         return False
     kinds = (

@@ -45,7 +45,7 @@ def check_stream_name(name: object) -> str:
     return name
 
 
-def check_partition_key(key: object, stream: str) -> int:
+def check_partition_key(key: object, stream: str | None) -> int:
     """Returns the size of `key` in bytes of UTF-8.
 
     Raises:

@@ -14,7 +14,7 @@ from ruststream_kinesis._core import encode_envelope
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import ConfigurationError, PublishError, RequestError
+from ruststream_kinesis.errors import ConfigurationError, InvalidRecord, PublishError, RequestError
 from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
     check_partition_key,
@@ -60,7 +60,10 @@ class KinesisPublish:
         if self.to is not None:
             StreamRef.parse(self.to)
         if isinstance(self.partition_key, str):
-            check_partition_key(self.partition_key, self.to or "")
+            try:
+                check_partition_key(self.partition_key, self.to)
+            except InvalidRecord as error:
+                raise ConfigurationError(error.message, stream=self.to) from error
         elif self.partition_key is not None and not callable(self.partition_key):
             raise ConfigurationError(
                 f"partition_key must be text or a function of the value: {self.partition_key!r}"
@@ -70,6 +73,8 @@ class KinesisPublish:
     @classmethod
     def of(cls, publish: KinesisPublish | str | None) -> KinesisPublish | None:
         """The policy itself, or the one that a plain stream name means."""
+        if publish is not None and not isinstance(publish, str | KinesisPublish):
+            raise ConfigurationError(f"publish is a stream name or a KinesisPublish: {publish!r}")
         return cls(to=publish) if isinstance(publish, str) else publish
 
 

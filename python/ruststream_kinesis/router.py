@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Subscriber:
 
 
 def _check_policy(name: str, policy: OnError) -> None:
+    if inspect.iscoroutinefunction(policy):
+        raise ConfigurationError(f"{name} is called in place and cannot be awaited: {policy!r}")
     if not callable(policy) and policy not in _ERROR_POLICIES:
         raise ConfigurationError(
             f"{name} must be one of {', '.join(map(repr, _ERROR_POLICIES))} or a function of the "
@@ -97,10 +100,16 @@ class Router:
             raise ConfigurationError(
                 f"workers must be at least 1: {workers!r}", stream=descriptor.name
             )
-        if group is not None and (not group or "/" in group or ":" in group):
+        if group is not None and (
+            not isinstance(group, str) or not group or "/" in group or ":" in group
+        ):
             raise ConfigurationError(
                 f"group must be non-empty and hold neither '/' nor ':': {group!r}",
                 stream=descriptor.name,
+            )
+        if start_at is not None and not isinstance(start_at, KinesisPosition):
+            raise ConfigurationError(
+                f"start_at must be a KinesisPosition: {start_at!r}", stream=descriptor.name
             )
         _check_policy("on_error", on_error)
         _check_policy("on_decode_error", on_decode_error)
@@ -111,13 +120,15 @@ class Router:
                 stream=descriptor.name,
             )
         # The names that the handler's annotations see where it is defined.
-        local_names = dict(sys._getframe(1).f_locals)  # noqa: SLF001 - CPython's documented way
+        frame = sys._getframe(1)  # noqa: SLF001 - CPython's documented way
+        local_names, place = dict(frame.f_locals), frame.f_code.co_qualname
+        del frame  # it would keep everything of its caller alive
 
         payloads = codec or JsonCodec()
 
         def declare(function: F) -> F:
             # Looked at now, so that a mistake is found where it was made.
-            handler = resolve_handler(function, payloads, local_names)
+            handler = resolve_handler(function, payloads, local_names, place)
             if handler.replies and reply is None:
                 raise HandlerError(
                     f"handler {handler.name} returns a value by its annotation, but publish= names "
@@ -140,15 +151,17 @@ class Router:
         return declare
 
     def include(self, router: Router) -> None:
-        """Mounts the subscribers of another router."""
-        for subscriber in router.subscribers:
-            self._declare(subscriber)
+        """Mounts the subscribers of another router, as they are now; all of them or none."""
+        self._declare(*router.subscribers)
 
-    def _declare(self, subscriber: Subscriber) -> None:
-        if any(known.identity == subscriber.identity for known in self._subscribers):
-            raise ConfigurationError(
-                f"a second subscription to stream {subscriber.stream.name!r} needs a group of its "
-                f"own (this one has {subscriber.group!r})",
-                stream=subscriber.stream.name,
-            )
-        self._subscribers.append(subscriber)
+    def _declare(self, *subscribers: Subscriber) -> None:
+        known = {each.identity for each in self._subscribers}
+        for each in subscribers:
+            if each.identity in known:
+                raise ConfigurationError(
+                    f"a second subscription to stream {each.stream.name!r} needs a group of its "
+                    f"own (this one has {each.group!r})",
+                    stream=each.stream.name,
+                )
+            known.add(each.identity)
+        self._subscribers += subscribers
