@@ -67,7 +67,9 @@ class MemoryLeaseStore:
     async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
         """Stores the checkpoint unless a later one is stored."""
         with self._lock:
-            self._store(self._held(held), checkpoint, number)
+            row = self._held(held)
+            if self._store(row, checkpoint, number):
+                row.counter += 1
 
     async def release(
         self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
@@ -121,7 +123,8 @@ class MemoryLeaseStore:
         return row
 
     @staticmethod
-    def _store(row: _Row, checkpoint: str, number: int) -> None:
-        if number > row.number:
-            row.checkpoint, row.number = checkpoint, number
-            row.counter += 1
+    def _store(row: _Row, checkpoint: str, number: int) -> bool:
+        if number <= row.number:
+            return False
+        row.checkpoint, row.number = checkpoint, number
+        return True
