@@ -1,6 +1,13 @@
-//! Native core of `ruststream-kinesis`.
+//! Native core of `ruststream-kinesis`: the work that is done per record.
+
+#![forbid(unsafe_code)]
+
+pub mod envelope;
+pub mod error;
+
 use pyo3::prelude::*;
 
+/// Registers the names of `ruststream_kinesis._core`.
 #[pymodule]
 fn _core(_module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
