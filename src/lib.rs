@@ -4,6 +4,10 @@
 
 pub mod envelope;
 pub mod error;
+pub mod get_records;
+pub mod page;
+pub mod partition;
+pub mod sequence_numbers;
 
 use pyo3::prelude::*;
 
