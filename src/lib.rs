@@ -7,7 +7,9 @@ pub mod error;
 pub mod get_records;
 pub mod page;
 pub mod partition;
+pub mod segment;
 pub mod sequence_numbers;
+pub mod watermark;
 
 use pyo3::prelude::*;
 
