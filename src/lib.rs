@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod envelope;
 pub mod error;
 pub mod get_records;
