@@ -15,7 +15,7 @@
 //! | [`batch`] | when a batch closes |
 //! | [`error`] | the one error type |
 //!
-//! [`py`] binds them. Calls cross the boundary once per page, batch or settlement, never per
+//! `py` binds them. Calls cross the boundary once per page, batch or settlement, never per
 //! field. Text for Python users is in `_core.pyi`.
 
 #![forbid(unsafe_code)]
