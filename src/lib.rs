@@ -1,7 +1,40 @@
-//! Native core of `ruststream-kinesis`.
+//! Native core of `ruststream-kinesis`: the work that is done per record.
+//!
+//! A service on Kinesis spends its time on three things that Python does slowly and one at a
+//! time: decoding a page, finding the headers of a record, and keeping the position up to which
+//! everything is settled. They are here, each in a module without Python:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`get_records`] | the bytes of a `GetRecords` response become a [`page::Page`] |
+//! | [`page`] | the records of a response, decoded, immutable |
+//! | [`sequence_numbers`] | the one part of a page that outlives it |
+//! | [`envelope`] | headers in front of a payload |
+//! | [`partition`] | which worker a key belongs to |
+//! | [`watermark`], [`segment`] | what is settled, and the checkpoint that follows from it |
+//! | [`batch`] | when a batch closes |
+//! | [`error`] | the one error type |
+//!
+//! `py` binds them. Calls cross the boundary once per page, batch or settlement, never per
+//! field. Text for Python users is in `_core.pyi`.
+
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod envelope;
+pub mod error;
+pub mod get_records;
+pub mod page;
+pub mod partition;
+mod py;
+pub mod segment;
+pub mod sequence_numbers;
+pub mod watermark;
+
 use pyo3::prelude::*;
 
+/// Registers the names of `ruststream_kinesis._core`.
 #[pymodule]
-fn _core(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    py::register(module)
 }

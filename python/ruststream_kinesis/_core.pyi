@@ -1,0 +1,336 @@
+"""The native core: the work that is done once per record.
+
+A page of records is decoded in one call, takes its places in a watermark in one call, and gives its
+payloads to the handlers a run at a time. Everything here is synchronous, does no I/O, and may be
+used from any thread: objects are immutable or lock inside. Times and durations are seconds,
+except where a name of the service says `millis`.
+
+Indices count the records of a page from 0. A negative index, or one beyond the page, is an
+`IndexError`: a run that is off by one should be loud, not shorter. An argument of the wrong type
+is a `TypeError`.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import GenericAlias
+from typing import Generic, TypeVar, final
+
+from typing_extensions import Buffer
+
+__all__ = ["Batcher", "Page", "Watermark", "decode_envelope", "encode_envelope"]
+
+_Run = TypeVar("_Run")
+
+@final
+class Page:
+    """The records of one `GetRecords` response, decoded.
+
+    Built once by `parse` and immutable. The blobs of all records share one allocation that lives
+    as long as the page, so keep a payload (a copy) rather than the page where one record is to
+    outlive its neighbours. A page may be weakly referenced.
+    """
+
+    @staticmethod
+    def parse(body: bytes) -> Page:
+        """Decode the body of a `GetRecords` response.
+
+        The GIL is released while it works (0.4 ms for 1,000 records of 512 bytes), so a large
+        page can be decoded in a thread beside the event loop.
+
+        Strict where a record would be lost or misread, lenient about everything that says nothing
+        about one: an odd time, an odd lag, and fields that are not known do not fail a page.
+        Nothing of `body` is kept.
+
+        Args:
+            body: The whole body, JSON as the service sends it.
+
+        Raises:
+            PageError: `body` is not a complete response: cut off, not JSON (a proxy's error page),
+                an error document of the service, without `Records`, or with a value of the
+                wrong type. A record without `Data` or `SequenceNumber`, or whose `Data` is
+                not base64, is named by its index.
+        """
+
+    def __len__(self) -> int:
+        """Number of records; 0 is common, also with a lag (`millis_behind_latest`)."""
+
+    @property
+    def next_shard_iterator(self) -> str | None:
+        """Where to read on. `None` at the end of the shard, however the service spells it."""
+
+    @property
+    def millis_behind_latest(self) -> int | None:
+        """How far this page is behind the tip, in milliseconds; 0 when caught up.
+
+        `None` when the service did not say, or said what cannot be true: a negative number, or
+        more than ten years (records are kept for one at most).
+        """
+
+    @property
+    def child_shards(self) -> list[str]:
+        """Ids of the shards that follow this one. Filled by the last page of a shard only."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Sum of the sizes of all blobs, envelopes included."""
+
+    def payloads(self, start: int, stop: int) -> list[bytes]:
+        """The payloads of a run of records, `start` included and `stop` not.
+
+        A payload is the blob without its envelope. One call for a run costs about half of what a
+        call per record does.
+
+        Raises:
+            IndexError: The run reaches outside the page, or ends before it starts.
+        """
+
+    def payloads_at(self, indices: Sequence[int]) -> list[bytes]:
+        """The payloads of these records, in the order of `indices`.
+
+        Raises:
+            IndexError: One of them is outside the page.
+        """
+
+    def payload(self, index: int) -> bytes:
+        """The payload of one record: the blob without its envelope.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def data(self, index: int) -> bytes:
+        """The blob of one record as it stands in the log, envelope included.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def header_block(self, index: int) -> bytes | None:
+        """The header block of the record's envelope, byte for byte, as a copy carries it over.
+
+        Returns:
+            `None` when the record has no envelope; empty when it has one without headers.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def headers(self, index: int) -> dict[str, str]:
+        """The headers of the record's envelope, read as `decode_envelope` reads them.
+
+        Decoded anew by each call; empty when the record has no envelope. The headers that every
+        delivery has besides (`partition-key` and the like) are not among them.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def partition_key(self, index: int) -> str | None:
+        """The record's partition key; `None` when it came without one.
+
+        A lone surrogate, which JSON can express and UTF-8 cannot, is replaced by U+FFFD.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def sequence_number(self, index: int) -> str:
+        """The record's sequence number: opaque text of up to 128 digits, never empty.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def arrival(self, index: int) -> float | None:
+        """When the service took the record, in seconds since the epoch.
+
+        `None` when it is missing, not a number, or outside the years 1 to 9999 that a `datetime`
+        can show; `datetime.fromtimestamp(arrival, UTC)` works for every other value.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def partitions(self, start: int, stop: int, n: int) -> list[list[int]]:
+        """Split a run of records over `n` worker partitions.
+
+        A partition key goes to the same partition always: in every call, process and release. The
+        order of the run is kept within each partition. Records without a key (none, or an empty
+        one) have no affinity and go round.
+
+        Args:
+            start: First record of the run.
+            stop: One past its last record.
+            n: Number of partitions, 1 to 65,536.
+
+        Returns:
+            `n` lists of indices, some of them empty.
+
+        Raises:
+            IndexError: The run reaches outside the page, or ends before it starts.
+            ValueError: `n` is out of range.
+        """
+
+def encode_envelope(headers: Mapping[str, str] | None, payload: Buffer) -> bytes:
+    """Put headers in front of a payload, exactly or not at all.
+
+    Without headers (`None` or empty) the result is the payload byte for byte; if that is `bytes`
+    already, it is the same object. Only a payload that itself begins with `RSK1` gets an envelope
+    then, with an empty block, so that it reads back unchanged.
+
+    All of `headers` is written: leave out what travels otherwise, such as `partition-key`.
+
+    Args:
+        headers: Names to values, in the order to write them.
+        payload: `bytes`, `bytearray`, `memoryview`, or anything with a buffer of bytes.
+
+    Raises:
+        EnvelopeError: A header would not read back as it is. A name that is empty or holds `:`; a
+            name or value that is not a `str`, holds CR, LF or a lone surrogate, or starts or ends
+            with (Unicode) white space. The message names the header and the rule.
+    """
+
+def decode_envelope(blob: Buffer) -> tuple[dict[str, str], bytes]:
+    """Take an envelope apart: headers and payload. No blob is an error.
+
+    A blob without an envelope is all payload; so is one whose header length reaches beyond it. In
+    a block, a line without `:` is skipped, names and values are trimmed, bad UTF-8 is replaced by
+    U+FFFD, and the last of two equal names wins.
+    """
+
+@final
+class Watermark:
+    """How far the deliveries of one shard are settled.
+
+    Deliveries take *places* in arrival order: consecutive numbers from 0, never given twice by one
+    object, not even after `reset`. The watermark is the last record of the unbroken run of settled
+    deliveries that starts at the oldest one. Sequence numbers are carried and never compared, as
+    text or as numbers.
+
+    A place that is not open (settled before, given before a `reset`, never given, negative) is
+    never an error: the call changes nothing and returns `False`.
+
+    Memory follows what is open: a bit, and a share of the page's sequence numbers, for a delivery
+    in flight; about 200 bytes for one that stays open while its page is settled around it;
+    nothing for settled ones, however many pass an open one. Payloads are never kept.
+    """
+
+    def __new__(cls) -> Watermark: ...
+    def deliver(self, page: Page) -> int:
+        """Give all records of a page their places, in one call.
+
+        Returns:
+            The place of record 0; record `i` has that plus `i`. For an empty page, the place that
+            the next record will get.
+        """
+
+    def deliver_numbers(self, sequence_numbers: Sequence[str]) -> int:
+        """The same for records that are not in a page.
+
+        Neighbours with the same number come out of one aggregated record: `position` does not
+        reach that number before the last of them is settled.
+        """
+
+    def settle(self, place: int) -> bool:
+        """Settle a delivery, held or not.
+
+        Returns:
+            Whether the watermark moved, which is when a checkpoint is worth writing.
+        """
+
+    def settle_range(self, start: int, stop: int) -> bool:
+        """Settle all open deliveries of a run of places, `start` included and `stop` not.
+
+        The cost follows what is open in the run, not its length.
+
+        Returns:
+            Whether the watermark moved.
+        """
+
+    def hold(self, place: int) -> bool:
+        """Mark a delivery as refused: it stays open, and does not count against `drained`.
+
+        Returns:
+            `False` if it is not open, or held already.
+        """
+
+    def reset(self) -> None:
+        """Start anew, for a rewind: forget what is open, and the position.
+
+        A late settlement of an older place does nothing.
+        """
+
+    @property
+    def position(self) -> str | None:
+        """Sequence number of the watermark, for a checkpoint; `None` if nothing is settled yet.
+
+        It never goes back between two calls of `reset`.
+        """
+
+    @property
+    def open(self) -> int:
+        """Deliveries that are not settled, held ones included."""
+
+    @property
+    def held(self) -> int:
+        """Open deliveries that were refused."""
+
+    @property
+    def next_place(self) -> int:
+        """The place that the next delivery will get."""
+
+    @property
+    def oldest_open(self) -> int | None:
+        """Place of the oldest open delivery; `None` when nothing is open."""
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is open but what is held."""
+
+@final
+class Batcher(Generic[_Run]):
+    """Decides when a batch closes: at `size` deliveries, or `window` seconds after its first one.
+
+    Deliveries come in runs, and a batch is a list of slices `(run, start, stop)` of them, oldest
+    first: nothing is done per delivery. A run is any object; it is kept until its slices are
+    handed out. There is no clock inside: `now` is the caller's, always of the same clock.
+    """
+
+    def __new__(cls, size: int, window: float) -> Batcher[_Run]:
+        """A batcher with nothing in it.
+
+        Args:
+            size: Deliveries in a full batch, at least 1.
+            window: Seconds, 0 or more; infinite for batches that close by size only.
+
+        Raises:
+            ValueError: `size` or `window` is out of range.
+        """
+
+    def __class_getitem__(cls, key: object) -> GenericAlias: ...
+    def push(self, run: _Run, count: int, now: float) -> list[list[tuple[_Run, int, int]]]:
+        """Add the `count` deliveries of a run that arrive at `now`.
+
+        Only size closes a batch here: deliveries that come after the deadline, but before `due` is
+        asked, still join the forming batch.
+
+        Returns:
+            The batches that are full now, oldest first. What is left over forms the next one,
+            whose window starts at `now`.
+
+        Raises:
+            ValueError: `count` is negative.
+        """
+
+    @property
+    def deadline(self) -> float | None:
+        """When the forming batch must close; `None` while there is none."""
+
+    @property
+    def pending(self) -> int:
+        """Deliveries in the forming batch, always fewer than `size`."""
+
+    def due(self, now: float) -> list[tuple[_Run, int, int]] | None:
+        """Close the forming batch if its window is over; `None` if not, or if there is none."""
+
+    def flush(self) -> list[tuple[_Run, int, int]]:
+        """Close the forming batch, whatever it holds; an empty list when there is none."""
