@@ -1,0 +1,214 @@
+"""The in-process log: streams of one shard each, and the transport that writes to them.
+
+Every named stream exists. A record is stored as the page that a read of it would give: its response
+body goes through the same native decode as one from the service, once, and all subscriptions and
+the test share the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from ruststream_kinesis._core import Page
+from ruststream_kinesis.codec import Codec, JsonCodec
+from ruststream_kinesis.errors import KinesisError, NotConnected
+from ruststream_kinesis.testing.tracking import CAUSE, Cause
+from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
+
+if TYPE_CHECKING:
+    from ruststream_kinesis.clock import Clock
+    from ruststream_kinesis.position import KinesisPosition
+    from ruststream_kinesis.stream import StreamRef
+
+__all__ = ["SHARD_ID", "Log", "LogRecord", "LogTransport", "Reading"]
+
+SHARD_ID: Final = "shardId-000000000000"
+"""The one shard of every stream."""
+
+# As long as the service's own, so that nobody's test takes one for a machine integer.
+_FIRST_SEQUENCE_NUMBER = 49_650_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_002
+
+
+class _Entry(msgspec.Struct, rename="pascal"):
+    sequence_number: str
+    approximate_arrival_timestamp: float
+    data: bytes
+    partition_key: str
+
+
+class _Body(msgspec.Struct, rename="pascal"):
+    records: list[_Entry]
+    next_shard_iterator: str = "in-process"
+    millis_behind_latest: int = 0
+
+
+_ENCODER = msgspec.json.Encoder()
+_CODEC = JsonCodec()
+
+
+class LogRecord:
+    """A record as it stands in its stream."""
+
+    __slots__ = ("page", "partition_key", "sequence_number", "stream")
+
+    shard_id: Final = SHARD_ID
+
+    def __init__(self, stream: str, partition_key: str, sequence_number: str, page: Page) -> None:
+        self.stream = stream
+        self.partition_key = partition_key
+        self.sequence_number = sequence_number
+        self.page = page
+        """The page with this record alone."""
+
+    @property
+    def data(self) -> bytes:
+        """The blob, envelope included."""
+        return self.page.data(0)
+
+    @property
+    def payload(self) -> bytes:
+        """The blob without its envelope."""
+        return self.page.payload(0)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers in its envelope."""
+        return self.page.headers(0)
+
+    @property
+    def arrival(self) -> datetime:
+        """When it was appended, by the test's clock, in UTC."""
+        return datetime.fromtimestamp(self.page.arrival(0) or 0.0, UTC)
+
+    def decode(self, kind: Any, codec: Codec | None = None) -> Any:
+        """The payload as a value of type `kind`, as a handler would get it."""
+        return (codec or _CODEC).decoder(kind)(self.payload)
+
+    def __repr__(self) -> str:
+        return (
+            f"<record {self.sequence_number} of stream {self.stream} "
+            f"key={self.partition_key!r} payload={self.payload!r}>"
+        )
+
+
+class Reading(Protocol):
+    """A subscription at work on a stream."""
+
+    def offer(self, record: LogRecord, cause: Cause | None) -> None:
+        """Takes a record that was just appended."""
+        ...
+
+
+class Log:
+    """All streams of one test.
+
+    Args:
+        clock: Stamps the records.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._streams: dict[str, list[LogRecord]] = {}
+        self._readings: dict[str, list[Reading]] = {}
+        self._next = _FIRST_SEQUENCE_NUMBER
+        self._now = float("-inf")
+        self._started = clock.time()
+
+    def records(self, stream: str) -> list[LogRecord]:
+        """The records of a stream, oldest first."""
+        return self._streams.setdefault(stream, [])
+
+    def read(self, stream: str, reading: Reading) -> None:
+        """Offers every later record of `stream` to `reading`."""
+        self._readings.setdefault(stream, []).append(reading)
+
+    def leave(self, stream: str, reading: Reading) -> None:
+        """Ends `read`."""
+        readings = self._readings.get(stream, [])
+        if reading in readings:
+            readings.remove(reading)
+
+    def append(self, stream: str, data: bytes, partition_key: str) -> LogRecord:
+        """Appends a record and hands it to the subscriptions of its stream."""
+        number = str(self._next)
+        self._next += 1
+        entry = _Entry(number, self._clock.time(), data, partition_key)
+        page = Page.parse(_ENCODER.encode(_Body([entry])))
+        record = LogRecord(stream, partition_key, number, page)
+        self.records(stream).append(record)
+        cause = CAUSE.get()
+        if cause is not None and cause.record is None:
+            cause.record = record
+        for reading in self._readings.get(stream, ()):
+            reading.offer(record, cause)
+        return record
+
+    def describe(self, stream: str) -> StreamInfo:
+        """Every stream exists, and was made when the test began."""
+        return StreamInfo(stream, "ACTIVE", self._started)
+
+
+class LogTransport:
+    """A `Transport` that writes to a `Log`.
+
+    The log hands its records over by itself, so nobody asks for iterators and pages.
+
+    Args:
+        log: Where to write.
+        loop: The loop that the log lives on; calls from other loops go through it.
+    """
+
+    def __init__(self, log: Log, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self._clock = clock
+        self._loop = loop
+        self._closed = False
+
+    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+        """Appends a record, from any loop."""
+        if self._closed:
+            raise NotConnected("the in-process log is closed: the test is over")
+        if asyncio.get_running_loop() is not self._loop:
+            # A handler thread with a loop of its own.
+            there = self.put_record(stream, data, partition_key)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
+        record = self._log.append(stream.name, data, partition_key)
+        return PutResult(SHARD_ID, record.sequence_number)
+
+    async def describe_stream(self, stream: StreamRef) -> StreamInfo:
+        """Every stream exists."""
+        return self._log.describe(stream.name)
+
+    async def create_stream(self, stream: StreamRef, shards: int) -> None:
+        """Nothing to do: every stream exists, with one shard."""
+
+    async def list_shards(self, stream: StreamRef) -> ShardListing:
+        """The one shard."""
+        del stream
+        return ShardListing((ShardInfo(SHARD_ID),), self._clock.time())
+
+    async def get_shard_iterator(
+        self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
+    ) -> str:
+        """Not here: subscriptions are handed their records."""
+        del position, after
+        raise _not_polled(stream, shard_id)
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: str, iterator: str, limit: int
+    ) -> bytes:
+        """Not here: subscriptions are handed their records."""
+        del iterator, limit
+        raise _not_polled(stream, shard_id)
+
+    async def close(self) -> None:
+        """Later calls raise `NotConnected`."""
+        self._closed = True
+
+
+def _not_polled(stream: StreamRef, shard_id: str) -> KinesisError:
+    return KinesisError("the in-process log is not polled", stream=stream.name, shard_id=shard_id)
