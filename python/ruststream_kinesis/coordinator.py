@@ -42,6 +42,8 @@ PASS_INTERVAL = 3.0
 LEASE_DURATION = 10.0
 # Thousands of shards start in waves: so many leases are asked for, and so many iterators, at once.
 _WAVE = 32
+# Tries at the stop, over some six seconds, before the leases are left to run out.
+_RELEASE_ATTEMPTS = 5
 # A shard that was held this long was well: its next failure starts the back-off anew.
 _HEALTHY = 300.0
 
@@ -150,16 +152,23 @@ class Coordinator:
         await self._supervisor.cancel(readers)
 
     async def release(self) -> None:
-        """Releases every lease, each with its final checkpoint in the same write."""
-        holdings = list(self.holdings.values())
+        """Releases every lease, each with its final checkpoint in the same write.
+
+        A store that fails is asked again: what was settled last is in that write alone.
+        """
+        backoff = Backoff()
+        while errors := await self._release_all():
+            for error in errors:
+                logger.error("cannot release a lease of stream %s: %r", self._stream.name, error)
+            if backoff.failures >= _RELEASE_ATTEMPTS:
+                raise errors[0]
+            await self._clock.sleep(backoff.next())
+
+    async def _release_all(self) -> list[BaseException]:
         results = await asyncio.gather(
-            *(self._release(holding) for holding in holdings), return_exceptions=True
+            *map(self._release, list(self.holdings.values())), return_exceptions=True
         )
-        errors = [result for result in results if isinstance(result, BaseException)]
-        for error in errors:
-            logger.error("cannot release a lease of stream %s: %r", self._stream.name, error)
-        if errors:
-            raise errors[0]
+        return [result for result in results if isinstance(result, BaseException)]
 
     async def _run(self) -> None:
         while True:

@@ -25,6 +25,9 @@ logger = logging.getLogger("ruststream_kinesis")
 # A busy shard is written at most five times a second: that bounds both the cost of the store and
 # what a crash repeats.
 CHECKPOINT_INTERVAL = 0.2
+# A write that never returns would be the last of its shard. Given up, it may still arrive: its
+# number is lower than that of the next.
+_WRITE_DEADLINE = 10.0
 
 
 class Checkpointer:
@@ -104,7 +107,8 @@ class Checkpointer:
     async def _attempt(self, checkpoint: str) -> bool:
         shard = self._shard
         try:
-            await self._store.checkpoint(shard.lease, checkpoint, number=self.next_number())
+            async with asyncio.timeout(_WRITE_DEADLINE):
+                await self._store.checkpoint(shard.lease, checkpoint, number=self.next_number())
         except LeaseLost as error:
             logger.warning("%s: its deliveries are void, another owner reads them again", error)
             shard.lose()
