@@ -20,6 +20,8 @@ pub const MAGIC: &[u8; 4] = b"RSK1";
 /// Bytes before the header block: the magic and the block's length.
 pub const PREFIX_BYTES: usize = 8;
 
+const TOO_LONG: &str = "the headers are longer than an envelope can say (4 GiB)";
+
 /// Where the payload of an enveloped blob starts; `None` for a blob that is a plain payload.
 ///
 /// A length that reaches beyond the blob makes it a plain payload: some payload that happens to
@@ -69,9 +71,7 @@ impl<'a> Envelope<'a> {
             check(name, value)?;
             bytes += name.len() + value.len() + ": \n".len();
         }
-        let block_bytes = u32::try_from(bytes).map_err(|_| Error::Envelope {
-            detail: "the headers are longer than an envelope can say (4 GiB)",
-        })?;
+        let block_bytes = u32::try_from(bytes).map_err(|_| Error::Envelope { detail: TOO_LONG })?;
         Ok(Self {
             headers,
             block_bytes,
@@ -85,13 +85,60 @@ impl<'a> Envelope<'a> {
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&self.block_bytes.to_be_bytes());
         for (name, value) in self.headers {
-            out.extend_from_slice(name.as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-            out.push(b'\n');
+            push_line(&mut out, name, value);
         }
         out
     }
+}
+
+/// A received block with some headers set or taken out, everything else as it came.
+///
+/// Lines that are not ours are carried over byte for byte, odd ones included: whoever reads the copy
+/// sees what we saw. A header that is set replaces every line of its name, so that a record copied
+/// again and again does not grow.
+///
+/// # Errors
+///
+/// [`Error::Header`] for a header that would not read back; [`Error::Envelope`] for a block beyond
+/// 4 GiB.
+pub fn rewritten(block: &[u8], changes: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
+    let set: Vec<(&str, &str)> = changes
+        .iter()
+        .filter_map(|(name, value)| Some((*name, (*value)?)))
+        .collect();
+    for (name, value) in &set {
+        check(name, value)?;
+    }
+    let mut kept = Vec::with_capacity(block.len());
+    for line in block.split_inclusive(|byte| *byte == b'\n') {
+        let text = String::from_utf8_lossy(line);
+        let ours = text
+            .split_once(':')
+            .is_some_and(|(name, _)| changes.iter().any(|(own, _)| *own == name.trim()));
+        if !ours {
+            kept.extend_from_slice(line);
+        }
+    }
+    if !set.is_empty() && kept.last().is_some_and(|byte| *byte != b'\n') {
+        // The last line of the received block had no end; ours must start on a line of its own.
+        kept.push(b'\n');
+    }
+    for (name, value) in &set {
+        push_line(&mut kept, name, value);
+    }
+    let length = u32::try_from(kept.len()).map_err(|_| Error::Envelope { detail: TOO_LONG })?;
+    let mut out = Vec::with_capacity(PREFIX_BYTES + kept.len());
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.append(&mut kept);
+    Ok(out)
+}
+
+fn push_line(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value.as_bytes());
+    out.push(b'\n');
 }
 
 /// Refuses what reading would change.
@@ -192,6 +239,22 @@ mod tests {
             );
         }
         assert!(Envelope::new(&[("a b", ""), ("b", ":x: y")]).is_ok());
+    }
+
+    #[test]
+    fn a_rewritten_block_keeps_every_line_but_ours() {
+        let block = b"a: 1\r\nodd line\n own : old\nb:\xff\nown: older";
+        let out = rewritten(block, &[("own", Some("new")), ("gone", None)]).unwrap();
+        assert_eq!(
+            &out[PREFIX_BYTES..],
+            b"a: 1\r\nodd line\nb:\xff\nown: new\n"
+        );
+        assert_eq!(payload_start(&out), Some(out.len()));
+        let again = rewritten(&out[PREFIX_BYTES..], &[("own", Some("new"))]).unwrap();
+        assert_eq!(again, out);
+        let bare = rewritten(b"x", &[]).unwrap();
+        assert_eq!(&bare[PREFIX_BYTES..], b"x");
+        assert!(rewritten(b"", &[("own", Some("a\nb"))]).is_err());
     }
 
     proptest! {

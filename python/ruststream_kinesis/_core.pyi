@@ -16,7 +16,7 @@ from typing import Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
-__all__ = ["Batcher", "Page", "Watermark", "decode_envelope", "encode_envelope"]
+__all__ = ["Batcher", "Page", "Watermark", "decode_envelope", "encode_envelope", "rewrite_envelope"]
 
 _Run = TypeVar("_Run")
 
@@ -195,6 +195,24 @@ def decode_envelope(blob: Buffer) -> tuple[dict[str, str], bytes]:
     A blob without an envelope is all payload; so is one whose header length reaches beyond it. In
     a block, a line without `:` is skipped, names and values are trimmed, bad UTF-8 is replaced by
     U+FFFD, and the last of two equal names wins.
+    """
+
+def rewrite_envelope(
+    block: bytes | None, changes: Mapping[str, str | None], payload: Buffer
+) -> bytes:
+    """Write an envelope with a received header block, some of its headers set or taken out.
+
+    Every other line of the block is carried over byte for byte, odd ones included. A header that is
+    set replaces all lines of its name and comes last, so a record that is copied again and again
+    does not grow.
+
+    Args:
+        block: The block as `Page.header_block` gives it; `None` for a record without an envelope.
+        changes: A `dict` from header name to its new value, or to `None` to take it out.
+        payload: Bytes behind the block.
+
+    Raises:
+        EnvelopeError: A header that is set would not read back unchanged.
     """
 
 @final

@@ -4,7 +4,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString};
 
-use crate::envelope::{block_text, headers as block_headers, payload_start};
+use crate::envelope::{block_text, headers as block_headers, payload_start, rewritten};
 use crate::envelope::{Envelope, MAGIC, PREFIX_BYTES};
 use crate::error::Error;
 
@@ -60,6 +60,41 @@ pub fn decode_envelope<'py>(
             PyBytes::new(py, &bytes[start..]),
         ),
     })
+}
+
+#[pyfunction]
+pub fn rewrite_envelope<'py>(
+    py: Python<'py>,
+    block: Option<&[u8]>,
+    changes: &Bound<'py, PyDict>,
+    payload: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let owned = changes
+        .iter()
+        .map(|(name, value)| {
+            if value.is_none() {
+                Ok((pair(name.clone(), name)?.0, None))
+            } else {
+                let (name, value) = pair(name, value)?;
+                Ok((name, Some(value)))
+            }
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    let texts = owned
+        .iter()
+        .map(|(name, value)| {
+            let value = match value {
+                Some(value) => Some(text(name, value, "a value may not hold a lone surrogate")?),
+                None => None,
+            };
+            Ok((
+                text(name, name, "a name may not hold a lone surrogate")?,
+                value,
+            ))
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    let front = rewritten(block.unwrap_or_default(), &texts)?;
+    enveloped(py, &front, payload)
 }
 
 /// The headers of a block as a `dict`; an empty one where there is no block.

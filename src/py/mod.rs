@@ -43,6 +43,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watermark::Watermark>()?;
     module.add_class::<batch::Batcher>()?;
     module.add_function(wrap_pyfunction!(envelope::encode_envelope, module)?)?;
+    module.add_function(wrap_pyfunction!(envelope::rewrite_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::decode_envelope, module)?)
 }
 
