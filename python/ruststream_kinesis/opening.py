@@ -96,6 +96,8 @@ class OpeningRule:
                 return Place(start)
         if lease.checkpoint is not None:
             return Place(KinesisPosition.sequence(shard_id, lease.checkpoint), after=True)
-        if start is not None and start.kind in ("horizon", "timestamp"):
-            return Place(start)
+        if start is not None and start.kind != "sequence":
+            # As a tip: the start of this instance, so that a child found later misses nothing.
+            latest = start.kind == "latest"
+            return Place(KinesisPosition.timestamp(self.started) if latest else start)
         return Place(KinesisPosition.timestamp(self.instant), at_tip=self.first and first_pass)

@@ -70,6 +70,7 @@ class Reader:
         self._gate = gate or asyncio.Semaphore()
         self._limit = limit
         self._backoff = backoff or Backoff()
+        self._generation = shard.generation
         self._iterator: str | None = None
         self._iterator_since = 0.0
         self._log = MinuteLog(clock)
@@ -84,13 +85,17 @@ class Reader:
         while not shard.lost and shard.watermark.held <= MAX_HELD:
             # Stamped before the read starts: a rewind while it is on its way makes it void.
             generation, started = shard.generation, self._clock.monotonic()
+            if generation != self._generation:
+                # However the rewind came, between two reads or during one: the way goes from the
+                # shard's position again.
+                self._iterator, self._generation = None, generation
             try:
                 page = await self._read()
             except KinesisError as error:
-                await self._failed(error)
+                if shard.generation == generation:
+                    await self._failed(error)
                 continue
             if shard.generation != generation:
-                self._iterator = None
                 continue
             self._backoff.reset()
             shard.lag_ms = page.millis_behind_latest
@@ -98,7 +103,6 @@ class Reader:
             # Before the first await that may be cancelled: position and places move together.
             base = shard.deliver(page)
             if not await self._feed(page, base, generation):
-                self._iterator = None
                 continue
             if page.next_shard_iterator is None:
                 shard.end()

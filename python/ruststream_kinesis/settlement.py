@@ -73,11 +73,12 @@ class Checkpointer:
         return self._number
 
     async def stop(self) -> None:
-        """Awaits the write on its way and starts none after it; what is due goes with `release`."""
-        task = self._task
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Ends the write on its way and starts none after it; what is due goes with `release`.
+
+        The write may still arrive, with a lower number than the release's.
+        """
+        if self._task is not None:
+            await self._supervisor.cancel([self._task])
 
     async def _write(self) -> None:
         try:

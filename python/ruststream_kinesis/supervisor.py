@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from ruststream_kinesis.errors import KinesisError
+
 __all__ = ["Supervisor"]
 
 logger = logging.getLogger("ruststream_kinesis")
@@ -22,12 +24,14 @@ class Supervisor:
     """Starts tasks, notices their death, and stops what is left.
 
     Args:
-        failed: Called once, with the first error that ended a task.
+        failed: Called with each error that ended a task.
     """
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._dismissed: set[asyncio.Task[Any]] = set()
+        """Tasks that were cancelled here: their end is no failure."""
 
     @property
     def running(self) -> list[str]:
@@ -43,9 +47,16 @@ class Supervisor:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        dismissed = task in self._dismissed
+        self._dismissed.discard(task)
+        error: BaseException | None
         if task.cancelled():
-            return
-        error = task.exception()
+            if dismissed:
+                return
+            # A worker that is gone without a word is a shard that stands still.
+            error = KinesisError(f"task {task.get_name()} was cancelled by somebody else")
+        else:
+            error = task.exception()
         if error is not None:
             logger.error("task %s failed: %r", task.get_name(), error, exc_info=error)
             self._failed(error)
@@ -67,6 +78,7 @@ class Supervisor:
         """Cancels `tasks` and waits up to `grace` seconds for each to give in."""
         waiting = {task for task in tasks if not task.done()}
         for task in waiting:
+            self._dismissed.add(task)
             task.cancel()
         if waiting:
             _, stubborn = await asyncio.wait(waiting, timeout=grace)

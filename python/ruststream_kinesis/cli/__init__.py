@@ -7,22 +7,22 @@ extra `[cli]` is not installed.
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 __all__ = ["main"]
 
-# What the extra brings; anything else that does not import is a fault, and shown as one.
-_EXTRA = ("typer", "rich", "click")
+# What the extra brings.
+_EXTRA = ("typer", "rich")
 
 
 def main() -> None:
     """Entry point of the installed command."""
-    try:
-        from ruststream_kinesis.cli.commands import cli  # noqa: PLC0415 - see the module's header
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
-            raise
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
         sys.exit(
-            f"ruststream-kinesis: the command line needs {error.name}, which is not installed: "
-            "pip install 'ruststream-kinesis[cli]'"
+            f"ruststream-kinesis: the command line needs {' and '.join(missing)}, not installed "
+            "here: pip install 'ruststream-kinesis[cli]'"
         )
+    from ruststream_kinesis.cli.commands import cli  # noqa: PLC0415 - see the module's header
+
     cli(prog_name="ruststream-kinesis")

@@ -49,7 +49,13 @@ class ManualClock:
         return sorted(when - self._now for when, _, woken in self._sleepers if not woken.done())
 
     async def advance(self, seconds: float) -> None:
-        """Moves time, waking sleepers one by one, each at its own moment."""
+        """Moves time, waking sleepers one by one, each at its own moment.
+
+        Raises:
+            ValueError: `seconds` is negative: time only grows.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back by {-seconds} s")
         end = self._now + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= end:

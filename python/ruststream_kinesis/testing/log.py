@@ -8,6 +8,7 @@ the test share the result.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -112,25 +113,23 @@ class Log:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._streams: dict[str, list[LogRecord]] = {}
-        self._readings: dict[str, list[Reading]] = {}
+        self._streams: defaultdict[str, list[LogRecord]] = defaultdict(list)
+        self._readings: defaultdict[str, list[Reading]] = defaultdict(list)
         self._next = _FIRST_SEQUENCE_NUMBER
-        self._now = float("-inf")
         self._started = clock.time()
 
     def records(self, stream: str) -> list[LogRecord]:
         """The records of a stream, oldest first."""
-        return self._streams.setdefault(stream, [])
+        return self._streams[stream]
 
     def read(self, stream: str, reading: Reading) -> None:
         """Offers every later record of `stream` to `reading`."""
-        self._readings.setdefault(stream, []).append(reading)
+        self._readings[stream].append(reading)
 
     def leave(self, stream: str, reading: Reading) -> None:
         """Ends `read`."""
-        readings = self._readings.get(stream, [])
-        if reading in readings:
-            readings.remove(reading)
+        if reading in self._readings[stream]:
+            self._readings[stream].remove(reading)
 
     def append(self, stream: str, data: bytes, partition_key: str) -> LogRecord:
         """Appends a record and hands it to the subscriptions of its stream."""
@@ -139,11 +138,11 @@ class Log:
         entry = _Entry(number, self._clock.time(), data, partition_key)
         page = Page.parse(_ENCODER.encode(_Body([entry])))
         record = LogRecord(stream, partition_key, number, page)
-        self.records(stream).append(record)
+        self._streams[stream].append(record)
         cause = CAUSE.get()
         if cause is not None and cause.record is None:
             cause.record = record
-        for reading in self._readings.get(stream, ()):
+        for reading in self._readings[stream]:
             reading.offer(record, cause)
         return record
 

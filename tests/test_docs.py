@@ -1,0 +1,150 @@
+"""What the pages show, runs; what they point to, exists.
+
+Every block that is marked `python` is executed, in the order of its page. A block that begins with
+`# name.py` is a module of that name, which later blocks may import; one that does not goes on where
+the last one ended. Then every `test_…` function of the page is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+
+from ruststream_kinesis.cli.commands import cli
+from tests.support.aws import PATIENCE
+from tests.support.servers import REGION, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.servers import Server
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (?P<name>\w+)\.py\n")
+_LINK = re.compile(r"\]\((?P<target>[^)#:]+)(?:#[^)]*)?\)")
+_TARGET = re.compile(r"^(?P<name>[a-z-]+):.*## ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One piece of code of a page."""
+
+    source: str
+    line: int
+    """Line of the page that it begins at, for tracebacks."""
+    name: str | None
+    """Of the file that it shows."""
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in _BLOCK.finditer(text):
+        file = _FILE.match(found["source"])
+        line = text.count("\n", 0, found.start("source"))
+        yield Block(found["source"], line, file["name"] if file else None)
+
+
+WITH_CODE = [page for page in PAGES if any(blocks(page))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(page: Path, monkeypatch):
+    module = ModuleType(f"page_{page.stem}")
+    modules = [module]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for block in blocks(page):
+        if block.name is not None:
+            module = ModuleType(block.name)
+            modules.append(module)
+            monkeypatch.setitem(sys.modules, block.name, module)
+        exec(compile("\n" * block.line + block.source, str(page), "exec"), vars(module))
+
+    for each in modules:
+        for name, value in list(vars(each).items()):
+            if name.startswith("test_") and inspect.isfunction(value):
+                answer = value()
+                if inspect.iscoroutine(answer):
+                    asyncio.run(answer)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_exists(page: Path):
+    targets = [found["target"] for found in _LINK.finditer(page.read_text())]
+
+    assert [each for each in targets if not (page.parent / each).exists()] == []
+
+
+def test_the_make_targets_that_the_readme_names_exist():
+    known = set(_TARGET.findall((ROOT / "Makefile").read_text()))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", (ROOT / "README.md").read_text()))
+
+    assert {"demo", "test"} <= named <= known
+
+
+def test_every_option_of_every_command_is_on_its_page():
+    text = (ROOT / "docs" / "cli.md").read_text()
+    root = typer.main.get_command(cli)
+
+    for name, command in root.commands.items():  # type: ignore[attr-defined]  # a group, by its options
+        assert f"## `{name}" in text
+        for parameter in command.params:
+            for spelling in parameter.opts if parameter.param_type_name == "option" else ():
+                assert f"`{spelling}" in text, spelling
+            if parameter.envvar:
+                assert f"`{parameter.envvar}`" in text
+
+
+async def test_the_quick_start_works_as_it_is_typed(moto_server: Server, tmp_path):
+    for block in blocks(ROOT / "docs" / "quickstart.md"):
+        (tmp_path / f"{block.name}.py").write_text(block.source)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment = inherited | {
+        "AWS_ENDPOINT_URL_KINESIS": moto_server.url,
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+    }
+    service = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("ruststream-kinesis")), "run", "service:app"),
+        cwd=tmp_path,
+        env=environment,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    stderr = service.stderr
+    assert stderr is not None
+    log = ""
+
+    async def logged(part: str) -> None:
+        nonlocal log
+        while part not in log:
+            line = (await stderr.readline()).decode()
+            assert line, f"the service ended without {part!r}:\n{log}"
+            log += line
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await logged("is reading orders")
+            put = await asyncio.create_subprocess_exec(
+                *(sys.executable, "put.py"), cwd=tmp_path, env=environment
+            )
+            assert await put.wait() == 0
+            await logged("settled order 2")
+            service.terminate()
+            await logged("orders: 3 handled, 0 failed, 0 undecodable, 1 dropped")
+            assert await service.wait() == 0
+    finally:
+        if service.returncode is None:
+            service.kill()
+        await service.communicate()
