@@ -145,9 +145,13 @@ class Coordinator:
         return [holding.shard for holding in self.holdings.values()]
 
     async def stop_reading(self) -> None:
-        """Ends the lease loop and every reader; leases stay held."""
+        """Ends the lease loop and every reader; leases stay held until `release`."""
         # The loop first: it must not start a reader behind our back.
         await self._supervisor.cancel(self._tasks)
+        if self.holdings:
+            # The handlers may take longer to finish than a lease lives.
+            name = f"renewal[{self._stream.name}]"
+            self._tasks = [self._supervisor.spawn(name, self._keep())]
         readers = [h.reader for h in self.holdings.values() if h.reader is not None]
         await self._supervisor.cancel(readers)
 
@@ -156,6 +160,7 @@ class Coordinator:
 
         A store that fails is asked again: what was settled last is in that write alone.
         """
+        await self._supervisor.cancel(self._tasks)
         backoff = Backoff()
         while errors := await self._release_all():
             for error in errors:
@@ -185,6 +190,12 @@ class Coordinator:
                         count,
                         error,
                     )
+
+    async def _keep(self) -> None:
+        """Prolongs the leases while nothing new is read or taken."""
+        while True:
+            await self._renew()
+            await self._clock.sleep(PASS_INTERVAL)
 
     def _wake_up(self) -> None:
         self._wake.set()
