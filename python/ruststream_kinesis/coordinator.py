@@ -201,9 +201,9 @@ class Coordinator:
         self._wake.set()
 
     async def _pass(self) -> None:
-        await self._end_over()
         await self._renew()
-        await self._release_held()
+        self._give_up_held()
+        await self._end_over()
         rows = {
             row.key.shard_id: row
             for row in await self._store.leases(self._stream.name, self._group)
@@ -364,7 +364,7 @@ class Coordinator:
         """Prolongs every lease; one that is lost, or ran out unrenewed, ends its shard."""
 
         async def renew(holding: Holding) -> None:
-            if holding.released:
+            if holding.shard.lost:
                 return
             sent = self._clock.monotonic()
             try:
@@ -377,7 +377,6 @@ class Coordinator:
                     self._lost(holding, f"it ran out unrenewed: {error!r}")
 
         await asyncio.gather(*map(renew, list(self.holdings.values())))
-        await self._end_over()
 
     def _lost(self, holding: Holding, why: str) -> None:
         shard = holding.shard
@@ -385,15 +384,15 @@ class Coordinator:
         shard.lose()
         self._shard_over(shard)
 
-    async def _release_held(self) -> None:
+    def _give_up_held(self) -> None:
         """Gives up shards that only hold: taken again, they are read from the first held record."""
         for holding in self.holdings.values():
-            watermark = holding.shard.watermark
+            shard, reader = holding.shard, holding.reader
             # A reader that is done before the end stopped because the shard holds too many.
-            done = holding.reader is not None and holding.reader.done()
-            if watermark.drained and done and not holding.shard.finished and not holding.released:
+            if reader is None or not reader.done() or shard in self._over:
+                continue
+            if shard.watermark.drained and not shard.finished and not shard.lost:
                 self._give_up(holding)
-        await self._end_over()
 
     async def _forget(self, rows: Iterable[LeaseState]) -> None:
         """Removes the rows of shards that two listings in a row did not name."""
