@@ -5,6 +5,7 @@ It is made only for handlers that ask, and reads the page when a field is asked 
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -24,6 +25,8 @@ __all__ = [
     "Headers",
     "KinesisMessage",
 ]
+
+logger = logging.getLogger("ruststream_kinesis")
 
 T = TypeVar("T")
 
@@ -140,6 +143,17 @@ class KinesisMessage(Generic[T]):
             return
         if not requeue:
             self.outcome = DROP
+            logger.warning(
+                "dropped record %s of shard %s, stream %s",
+                self.sequence_number,
+                self.shard_id,
+                self.stream,
+                extra={
+                    "stream": self.stream,
+                    "shard_id": self.shard_id,
+                    "sequence_number": self.sequence_number,
+                },
+            )
             self._shard.ack(self._place)
             return
         self.outcome = RETRY
