@@ -157,3 +157,27 @@ class TestMessages:
 
         assert await outcome_of(world, handle, on_error="drop") == "open"
         assert [error.sequence_number for error in refusals] == ["1"]
+
+    async def test_a_refusal_is_not_taken_back_by_an_ack(self, world: World):
+        async def handle(message: KinesisMessage[int]) -> Outcome:
+            with pytest.raises(AckUnsupported):
+                await message.nack(requeue=True)
+            await message.nack(requeue=True)
+            await message.ack()
+            return ack()
+
+        assert await outcome_of(world, handle) == "open"
+
+    async def test_a_refused_delivery_is_held_not_just_forgotten(self, world: World):
+        """What is held lets its payload go, and does not block the release of its shard."""
+        world.put("orders", 1)
+        held: list[int] = []
+
+        async def handle(message: KinesisMessage[int]) -> None:
+            with pytest.raises(AckUnsupported):
+                await message.nack(requeue=True)
+            held.append(message._shard.watermark.held)  # type: ignore[attr-defined]  # a HeldShard
+
+        await serve(world, handle, until_handled=1)
+
+        assert held == [1]

@@ -198,12 +198,12 @@ class KinesisPublisher:
             PublishError: The service refused it, or went on refusing it past the deadline.
         """
         record = self._maker.make(value, to, partition_key, headers)
-        if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
-            await self._check_size(record)
         clock, backoff = self._connection.clock, Backoff(first=0.1, cap=5.0)
         deadline = clock.monotonic() + self._policy.deadline
         while True:
             try:
+                if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
+                    await self._check_size(record)
                 return await self._connection.transport.put_record(
                     record.stream, record.data, record.partition_key
                 )
