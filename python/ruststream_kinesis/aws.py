@@ -13,7 +13,7 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -277,6 +277,9 @@ class AwsTransport:
         loop = asyncio.get_running_loop()
         task = self._clients.get(loop)
         if task is None:
+            for other in list(self._clients):
+                if other.is_closed():
+                    self._clients.pop(other, None)
             # A task, so that callers that come meanwhile share the one client, and none that is
             # cancelled takes it from the others.
             task = self._clients[loop] = loop.create_task(
@@ -330,8 +333,7 @@ class AwsTransport:
                 "endpoint pass KinesisBroker(test_credentials=True), on the command line "
                 "--test-credentials"
             )
-        stack = contextlib.AsyncExitStack()
-        kinesis = await stack.enter_async_context(
+        life = _life(
             session.create_client(
                 "kinesis",
                 region_name=region,
@@ -340,14 +342,24 @@ class AwsTransport:
                 **keys,
             )
         )
-        kinesis.meta.events.register("before-parse.kinesis.GetRecords", _take_body)
-        return _Client(kinesis, stack)
+        return _Client(await anext(life), life)
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
     kinesis: Any
-    stack: contextlib.AsyncExitStack
+    life: AsyncGenerator[Any, None]
+
+
+async def _life(opening: Any) -> AsyncGenerator[Any, None]:
+    """A client, until it is closed or its loop ends.
+
+    A loop closes the generators that are left open in it (`asyncio.run` does): the sockets of a
+    thread that came, published and went do not wait for the stop of the service.
+    """
+    async with opening as kinesis:
+        kinesis.meta.events.register("before-parse.kinesis.GetRecords", _take_body)
+        yield kinesis
 
 
 # Under this name the hook below hands the unparsed body through botocore's parsed response.
@@ -406,7 +418,7 @@ async def _close(task: asyncio.Task[_Client]) -> None:
     # A client that never came to be has nothing to close.
     with contextlib.suppress(asyncio.CancelledError, Exception):
         client = await task
-        await client.stack.aclose()
+        await client.life.aclose()
 
 
 def _new_session() -> Any:
