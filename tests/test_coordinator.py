@@ -150,6 +150,7 @@ class Store(MemoryLeaseStore):
         """How many of the next calls of a method raise."""
         self.turns = 0
         """Turns of the loop that each release takes."""
+        self.leases_hang = False
 
     def _maybe_fail(self, method: str) -> None:
         if self.fails[method]:
@@ -170,6 +171,12 @@ class Store(MemoryLeaseStore):
             await asyncio.sleep(0)
         self._maybe_fail("release")
         await super().release(held, checkpoint=checkpoint, number=number)
+
+    async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
+        """List the rows, or hang."""
+        if self.leases_hang:
+            await asyncio.Event().wait()
+        return await super().leases(stream, group)
 
     async def of(self, shard_id: str) -> LeaseState | None:
         """Return the row of a shard."""
@@ -208,10 +215,11 @@ class Instance:
         self.received: list[tuple[str, int]] = []
         self.acking = False
         self.holding = False
+        self.worker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open, as the service does."""
-        self.supervisor.spawn("worker", self._work())
+        self.worker = self.supervisor.spawn("worker", self._work())
         await self.coordinator.open(INFO)
 
     async def _work(self) -> None:
@@ -381,7 +389,8 @@ async def test_case_s2_a_child_found_late_opens_at_the_opening_of_the_stream_and
         instance = await it.start(None, acking=True)
         it.stream.parts["P"].closed = True
         it.stream.parts["C"] = split_of("P", 10, 11)
-        await it.clock.advance(20)
+        # One poll of the parent: its end asks for a listing, which is not due for 10 s.
+        await it.clock.advance(1.5)
         assert instance.numbers("C") == [10, 11]
         opened = {shard_id: position for shard_id, position, _ in it.stream.opened}
         assert opened["P"].kind == "latest"
@@ -524,6 +533,22 @@ async def test_a_shard_taken_by_another_is_not_read_or_settled_any_more():
         assert row.owner == "somebody#1"
 
 
+async def test_what_is_queued_of_a_lost_shard_makes_room_at_once_however_slow_the_store_is():
+    async with world(A=Part(records=[1])) as it:
+        instance = await it.start()
+        assert instance.worker is not None
+        instance.worker.cancel()
+        it.stream.parts["A"].records += [2, 3]
+        it.store.leases_hang = True
+        # The loop hangs in its pass now; nothing but the lost write itself can free the slots.
+        await it.clock.advance(4)
+        assert instance.channel.queued == 2
+        it.store._rows[LeaseKey("orders", "A")].owner = "somebody#1"
+        instance.ack("A", 1)
+        await it.clock.advance(0)
+        assert instance.channel.queued == 0
+
+
 async def test_a_lease_found_lost_by_its_renewal_ends_the_shard_too():
     async with world(A=Part(records=[1])) as it:
         instance = await it.start()
@@ -642,7 +667,20 @@ async def test_case_s8_a_row_that_is_still_held_stays_and_is_told_of_once(
         assert len(told) == 1
 
 
-async def test_a_shard_that_is_hidden_while_it_is_held_is_read_on():
+async def test_case_s8_the_row_that_a_killed_instance_left_is_removed_when_its_lease_ran_out():
+    async with world(A=Part(records=[1]), B=Part()) as it:
+        first = await it.start(acking=True)
+        await it.clock.advance(1)
+        await first.kill()
+        it.stream.hidden.add("A")
+        await it.start(acking=True)
+        await it.clock.advance(30)
+        assert await it.store.of("A") is None
+
+
+async def test_a_shard_that_is_hidden_while_it_is_held_is_read_on(
+    caplog: pytest.LogCaptureFixture,
+):
     async with world(A=Part(records=[1])) as it:
         instance = await it.start(acking=True)
         it.stream.hidden.add("A")
@@ -650,6 +688,7 @@ async def test_a_shard_that_is_hidden_while_it_is_held_is_read_on():
         it.stream.parts["A"].records.append(2)
         await it.clock.advance(5)
         assert instance.numbers("A") == [1, 2]
+        assert "no longer lists" not in caplog.text
 
 
 # -- a whole service on a scripted server ----------------------------------------------------------
