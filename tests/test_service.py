@@ -16,6 +16,7 @@ from ruststream_kinesis import (
 from ruststream_kinesis.aws import AwsTransport
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.errors import (
+    AccessDenied,
     HandlerFailed,
     KinesisError,
     NotConnected,
@@ -23,7 +24,7 @@ from ruststream_kinesis.errors import (
 )
 from tests.support.scripted import ScriptedKinesis
 from tests.support.stores import SpyStore, Write
-from tests.support.world import PATIENCE, World, running, until
+from tests.support.world import PATIENCE, Call, World, running, until
 
 HORIZON = KinesisPosition.horizon()
 
@@ -65,6 +66,28 @@ class TestStart:
 
         assert left_over() == set()
         assert await world.owner() is None
+
+    async def test_one_that_cannot_open_does_not_wait_for_one_that_hangs(self, world: World):
+        world.stream("bills")
+        hanging = asyncio.Event()
+
+        async def answer(call: Call) -> None:
+            if call.operation == "list_shards" and call.stream == "orders":
+                hanging.set()
+                await asyncio.Event().wait()
+            elif call.operation == "list_shards":
+                await hanging.wait()
+                raise AccessDenied("no", code="AccessDeniedException", status=400)
+
+        world.hooks.append(answer)
+        app = world.app()
+        app.subscriber("orders")(nothing)
+        app.subscriber("bills")(nothing)
+
+        with pytest.raises(AccessDenied):
+            await run(app)
+
+        assert left_over() == set()
 
     async def test_a_record_published_after_the_start_is_read_although_it_opens_at_the_tip(
         self, world: World
