@@ -537,7 +537,7 @@ async def test_what_is_queued_of_a_lost_shard_makes_room_at_once_however_slow_th
     async with world(A=Part(records=[1])) as it:
         instance = await it.start()
         assert instance.worker is not None
-        instance.worker.cancel()
+        await instance.supervisor.cancel([instance.worker])
         it.stream.parts["A"].records += [2, 3]
         it.store.leases_hang = True
         # The loop hangs in its pass now; nothing but the lost write itself can free the slots.
