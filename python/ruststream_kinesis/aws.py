@@ -43,6 +43,8 @@ logger = logging.getLogger("ruststream_kinesis")
 CALL_DEADLINE = 30.0
 # botocore pools ten connections; a service with hundreds of shards would queue behind them.
 _POOL_SIZE = 128
+# A host that answers at all takes a connection within seconds; botocore would wait a minute.
+_CONNECT_TIMEOUT = 5.0
 _KIB = 1024
 # ListShards names at most this many a page by default; said so that the pages are not smaller.
 _SHARDS_PER_PAGE = 1000
@@ -303,6 +305,7 @@ class AwsTransport:
         settings = self._settings
         # Our request checks are stricter and cheaper than the client's model walk.
         config = AioConfig(
+            connect_timeout=_CONNECT_TIMEOUT,
             max_pool_connections=_POOL_SIZE,
             tcp_keepalive=True,
             parameter_validation=False,
