@@ -371,9 +371,6 @@ class TestPlainFunctions:
             lambda: not [t for t in threading.enumerate() if t.name.startswith("handler-orders")]
         )
 
-    @pytest.mark.xfail(reason="the coroutine is thrown away and its record acked")
-    @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     async def test_one_that_returns_a_coroutine_has_it_awaited(self, world: World):
         """A decorator that is no `async def` around a handler that is one."""
         world.put("orders", 1)
