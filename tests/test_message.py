@@ -181,3 +181,14 @@ class TestMessages:
         await serve(world, handle, until_handled=1)
 
         assert held == [1]
+
+    async def test_an_ack_from_a_thread_with_its_own_loop_counts(self, world: World):
+        """A plain handler can only await by a loop of its own."""
+        world.put("orders", 1)
+
+        def handle(message: KinesisMessage[int]) -> None:
+            asyncio.run(message.ack())
+
+        await serve(world, handle, until_handled=1)
+
+        assert await world.checkpoint() == "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections.abc import Awaitable, Callable
@@ -427,6 +428,27 @@ class TestHandlersAtTheStop:
 
         assert begun == [0, 1, 2, 3]
         assert await world.checkpoint() == "4"
+
+    async def test_one_that_hides_its_cancellation_is_as_if_it_had_not_begun_too(
+        self, world: World
+    ):
+        """Case X1: `except BaseException: log` in a handler must not turn a cut-off into an ack."""
+        world.put("orders", 1, 2, 3)
+        begun: list[int] = []
+        app = world.app(shutdown_timeout=0.01)
+
+        @app.subscriber("orders", start_at=HORIZON)
+        async def handle(value: int) -> None:
+            begun.append(value)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        with pytest.raises(StopTimeout, match="worker"):
+            async with running(app):
+                await until(lambda: begun == [1])
+
+        assert begun == [1]
+        assert await world.checkpoint() is None
 
     async def test_a_lease_is_kept_while_the_handlers_finish(self, world: World):
         """Section 7 of the design: a drain may take longer than a lease lives."""

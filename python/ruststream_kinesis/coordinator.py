@@ -155,6 +155,11 @@ class Coordinator:
         readers = [h.reader for h in self.holdings.values() if h.reader is not None]
         await self._supervisor.cancel(readers)
 
+    def cut_off(self) -> None:
+        """Nothing that is settled after this counts, and no delivery starts any more."""
+        for holding in self.holdings.values():
+            self._conclude(holding)
+
     async def release(self) -> None:
         """Releases every lease, each with its final checkpoint in the same write.
 
@@ -307,16 +312,19 @@ class Coordinator:
 
     async def _release(self, holding: Holding) -> None:
         shard = holding.shard
-        if not holding.released:
-            # Settled places count until here; what is settled after this line is void.
-            holding.released, holding.final = True, shard.checkpoint
-            shard.lose()
-            self._channel.discard(shard)
+        self._conclude(holding)
         await holding.checkpointer.stop()
         await self._store.release(
             shard.lease, checkpoint=holding.final, number=holding.checkpointer.next_number()
         )
         self.holdings.pop(shard.shard_id, None)
+
+    def _conclude(self, holding: Holding) -> None:
+        """Settled places count until here; what is settled from now on is void."""
+        if not holding.released:
+            holding.released, holding.final = True, holding.shard.checkpoint
+            holding.shard.lose()
+            self._channel.discard(holding.shard)
 
     def _shard_moved(self, shard: HeldShard) -> None:
         holding = self.holdings.get(shard.shard_id)

@@ -188,6 +188,11 @@ class LogSource:
         if self._task is not None:
             await self._supervisor.cancel([self._task])
 
+    def cut_off(self) -> None:
+        """Nothing starts any more; there is no checkpoint that a late ack could move."""
+        for shard in self.shards:
+            shard.generation += 1
+
     async def release(self) -> None:
         """Nothing to release: there are no leases."""
 
