@@ -104,6 +104,7 @@ PASSING = [
     ("SomethingNew", 500),
     ("SomethingNew", 503),
     ("SomethingNew", 429),
+    ("SomethingNew", 408),
 ]
 ITERATOR = [("ExpiredIteratorException", 400), ("InvalidArgumentException", 400)]
 TERMINAL = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from ruststream_kinesis.broker import KinesisBroker
@@ -17,6 +19,8 @@ from ruststream_kinesis.router import Router, Subscriber
 from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
 
 __all__ = ["RustStream"]
+
+logger = logging.getLogger("ruststream_kinesis")
 
 ServiceFactory = Callable[
     [KinesisBroker, Sequence[Subscriber], Sequence[Hook], Sequence[Hook], float], Service
@@ -67,12 +71,12 @@ class RustStream(Router):
         return KinesisPublisher(self.broker.connection, policy, codec)
 
     def on_startup(self, hook: Hook) -> Hook:
-        """Registers an `async def` to call after connecting, before the first record is read."""
+        """Registers a function to call after connecting, before the first record is read."""
         self._on_startup.append(hook)
         return hook
 
     def on_shutdown(self, hook: Hook) -> Hook:
-        """Registers an `async def` to call after the last handler, while publishers still work."""
+        """Registers a function to call after the last handler, while publishers still work."""
         self._on_shutdown.append(hook)
         return hook
 
@@ -138,10 +142,15 @@ class RustStream(Router):
 
 @contextlib.contextmanager
 def _listening(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls `stop` on every SIGTERM and SIGINT."""
+    """Calls `stop` on every SIGTERM and SIGINT; whoever listened before does so again afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        # The interpreter hands signals to the main thread only: whoever runs there has to listen.
+        logger.info("not in the main thread: signals do not stop this service, stop() does")
+        yield
+        return
     loop = asyncio.get_running_loop()
     added: list[signal.Signals] = []
-    previous: dict[signal.Signals, object] = {}
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         for number in _SIGNALS:
             try:
@@ -149,10 +158,11 @@ def _listening(stop: Callable[[], None]) -> Iterator[None]:
                 added.append(number)
             except NotImplementedError:
                 # Windows: the loop has no signal handlers, the interpreter has.
-                previous[number] = signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
         yield
     finally:
         for number in added:
             loop.remove_signal_handler(number)
         for number, handler in previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` returned
+            if handler is not None:  # None: not set from Python, and Python cannot set it back
+                signal.signal(number, handler)

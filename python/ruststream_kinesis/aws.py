@@ -13,18 +13,16 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ruststream_kinesis.aws_errors import member, translated
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import (
-    AccessDenied,
     ConfigurationError,
-    KinesisError,
     NotConnected,
     RequestError,
-    StreamNotFound,
 )
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.position import KinesisPosition
@@ -43,30 +41,14 @@ logger = logging.getLogger("ruststream_kinesis")
 CALL_DEADLINE = 30.0
 # botocore pools ten connections; a service with hundreds of shards would queue behind them.
 _POOL_SIZE = 128
+# A host that answers at all takes a connection within seconds; botocore would wait a minute.
+_CONNECT_TIMEOUT = 5.0
 _KIB = 1024
 # ListShards names at most this many a page by default; said so that the pages are not smaller.
 _SHARDS_PER_PAGE = 1000
 # An unexpected answer for ever must not keep us listing for ever.
 _LISTING_ATTEMPTS = 5
 _ERROR_STATUS = 300
-# What the client's own parser raises at JSON of another shape than it expects (a proxy's answer).
-_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError)
-_ACCESS_CODES = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "KMSAccessDeniedException",
-        "KMSDisabledException",
-        "KMSInvalidStateException",
-        "KMSNotFoundException",
-        "KMSOptInRequired",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-        "NotAuthorized",
-        "OptInRequired",
-        "UnrecognizedClientException",
-    }
-)
 _ITERATOR_TYPES = {"horizon": "TRIM_HORIZON", "latest": "LATEST", "timestamp": "AT_TIMESTAMP"}
 
 
@@ -131,7 +113,7 @@ class AwsTransport:
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """DescribeStreamSummary."""
         answer = await self._call("describe_stream_summary", stream, **stream.parameters())
-        summary = _member(answer, "StreamDescriptionSummary", stream)
+        summary = member(answer, "StreamDescriptionSummary", stream)
         created = summary.get("StreamCreationTimestamp")
         size = summary.get("MaxRecordSizeInKiB")
         return StreamInfo(
@@ -169,9 +151,9 @@ class AwsTransport:
         while True:
             answer = await self._call("list_shards", stream, **request)
             first = first or answer
-            for shard in _member(answer, "Shards", stream):
+            for shard in member(answer, "Shards", stream):
                 parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
-                shard_id = _member(shard, "ShardId", stream)
+                shard_id = member(shard, "ShardId", stream)
                 shards.append(ShardInfo(shard_id, tuple(p for p in parents if p)))
             token = answer.get("NextToken")
             if not token:
@@ -194,7 +176,7 @@ class AwsTransport:
             if position.kind == "timestamp":
                 request["Timestamp"] = position.when
         answer = await self._call("get_shard_iterator", stream, shard_id, **request)
-        return str(_member(answer, "ShardIterator", stream, shard_id))
+        return str(member(answer, "ShardIterator", stream, shard_id))
 
     async def get_records(
         self, stream: StreamRef, shard_id: str, iterator: str, limit: int
@@ -213,7 +195,7 @@ class AwsTransport:
             "put_record", stream, **stream.parameters(), Data=data, PartitionKey=partition_key
         )
         return PutResult(
-            _member(answer, "ShardId", stream), _member(answer, "SequenceNumber", stream)
+            member(answer, "ShardId", stream), member(answer, "SequenceNumber", stream)
         )
 
     def _service_time(self, answer: Any) -> float:
@@ -226,50 +208,10 @@ class AwsTransport:
     async def _call(
         self, operation: str, stream: StreamRef, shard_id: str | None = None, /, **request: Any
     ) -> Any:
-        async with self._errors(operation, stream, shard_id):
+        async with translated(operation, stream, shard_id, self._deadline):
             client = await self._client()
             async with asyncio.timeout(self._deadline):
                 return await getattr(client.kinesis, operation)(**request)
-
-    @contextlib.asynccontextmanager
-    async def _errors(
-        self, operation: str, stream: StreamRef, shard_id: str | None
-    ) -> AsyncIterator[None]:
-        """Turns what aiobotocore raises into our errors, by type and code."""
-        # Imported by `open` already; here they cost a dictionary look-up.
-        import aiohttp  # noqa: PLC0415 - see the module's header
-        from botocore.exceptions import (  # noqa: PLC0415 - see the module's header
-            BotoCoreError,
-            ClientError,
-            NoCredentialsError,
-            NoRegionError,
-        )
-
-        name = operation.replace("_", " ")
-        try:
-            yield
-        except KinesisError:
-            raise  # ours already; some are ValueErrors too
-        except ClientError as error:
-            raise _refused(error, name, stream, shard_id) from error
-        except (NoCredentialsError, NoRegionError) as error:
-            raise ConfigurationError(
-                f"cannot {name}: {error}", stream=stream.name, shard_id=shard_id
-            ) from error
-        except TimeoutError as error:
-            raise RequestError(
-                f"cannot {name}: no whole answer within {self._deadline:g} s",
-                code="Timeout",
-                stream=stream.name,
-                shard_id=shard_id,
-            ) from error
-        except (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE) as error:
-            raise RequestError(
-                f"cannot {name}: {type(error).__name__}: {error}",
-                code=type(error).__name__,
-                stream=stream.name,
-                shard_id=shard_id,
-            ) from error
 
     async def _client(self) -> _Client:
         if self._closed or self._loop is None:
@@ -277,6 +219,9 @@ class AwsTransport:
         loop = asyncio.get_running_loop()
         task = self._clients.get(loop)
         if task is None:
+            for other in list(self._clients):
+                if other.is_closed():
+                    self._clients.pop(other, None)
             # A task, so that callers that come meanwhile share the one client, and none that is
             # cancelled takes it from the others.
             task = self._clients[loop] = loop.create_task(
@@ -300,6 +245,7 @@ class AwsTransport:
         settings = self._settings
         # Our request checks are stricter and cheaper than the client's model walk.
         config = AioConfig(
+            connect_timeout=_CONNECT_TIMEOUT,
             max_pool_connections=_POOL_SIZE,
             tcp_keepalive=True,
             parameter_validation=False,
@@ -330,8 +276,7 @@ class AwsTransport:
                 "endpoint pass KinesisBroker(test_credentials=True), on the command line "
                 "--test-credentials"
             )
-        stack = contextlib.AsyncExitStack()
-        kinesis = await stack.enter_async_context(
+        life = _life(
             session.create_client(
                 "kinesis",
                 region_name=region,
@@ -340,14 +285,24 @@ class AwsTransport:
                 **keys,
             )
         )
-        kinesis.meta.events.register("before-parse.kinesis.GetRecords", _take_body)
-        return _Client(kinesis, stack)
+        return _Client(await anext(life), life)
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
     kinesis: Any
-    stack: contextlib.AsyncExitStack
+    life: AsyncGenerator[Any, None]
+
+
+async def _life(opening: Any) -> AsyncGenerator[Any, None]:
+    """A client, until it is closed or its loop ends.
+
+    A loop closes the generators that are left open in it (`asyncio.run` does): the sockets of a
+    thread that came, published and went do not wait for the stop of the service.
+    """
+    async with opening as kinesis:
+        kinesis.meta.events.register("before-parse.kinesis.GetRecords", _take_body)
+        yield kinesis
 
 
 # Under this name the hook below hands the unparsed body through botocore's parsed response.
@@ -363,50 +318,13 @@ def _take_body(
         response_dict["body"] = b""
 
 
-def _member(answer: Any, name: str, stream: StreamRef, shard_id: str | None = None) -> Any:
-    """A member that the service always sends; without it the answer is somebody else's.
-
-    botocore reads a body that is no JSON (a proxy's page with status 200) as an empty answer.
-    """
-    value = answer.get(name)
-    if value is None or value == "":
-        raise RequestError(
-            f"the answer has no {name}: it does not come from the service",
-            code="MalformedAnswer",
-            stream=stream.name,
-            shard_id=shard_id,
-        )
-    return value
-
-
-def _refused(error: Any, name: str, stream: StreamRef, shard_id: str | None) -> RequestError:
-    answer = error.response
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    code = str(answer.get("Error", {}).get("Code") or "")
-    # Where a body names no code, botocore puts the status in its place.
-    if not code or code.isdigit():
-        code = f"HTTP{status}"
-    said = answer.get("Error", {}).get("Message") or "no message"
-    kind: type[RequestError] = RequestError
-    message = f"cannot {name}: {code}: {said}"
-    if code == "ResourceNotFoundException" and shard_id is None:
-        kind = StreamNotFound
-        message = (
-            f"stream {stream} does not exist in this account and region ({said}); create it, or "
-            "pass KinesisStream(..., create_if_missing=SHARDS)"
-        )
-    elif code in _ACCESS_CODES:
-        kind = AccessDenied
-    return kind(message, code=code, status=status, stream=stream.name, shard_id=shard_id)
-
-
 async def _close(task: asyncio.Task[_Client]) -> None:
     if not task.done():
         task.cancel()
     # A client that never came to be has nothing to close.
     with contextlib.suppress(asyncio.CancelledError, Exception):
         client = await task
-        await client.stack.aclose()
+        await client.life.aclose()
 
 
 def _new_session() -> Any:

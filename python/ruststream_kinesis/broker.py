@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis.aws import AwsSettings, AwsTransport
 from ruststream_kinesis.clock import Clock, SystemClock
@@ -80,7 +80,7 @@ class KinesisBroker:
         _check_endpoint(endpoint_url)
         if self.connection.connected:
             raise ConfigurationError("the broker is connected: override its settings before that")
-        given = {
+        given: dict[str, Any] = {
             "region": region,
             "endpoint_url": endpoint_url,
             "test_credentials": test_credentials,
@@ -97,7 +97,12 @@ class KinesisBroker:
         """
         if not self.connection.connected:
             transport = AwsTransport(self.settings, self.connection.clock)
-            await transport.open()
+            try:
+                await transport.open()
+            except BaseException:
+                # Half open is not open: what it has made so far is nobody's.
+                await transport.close()
+                raise
             self.connection.attach(transport)
 
     async def close(self) -> None:

@@ -184,7 +184,8 @@ class Channel:
     def release(self, count: int = 1) -> None:
         """Frees the slots of deliveries that were started, or dropped for their stamp."""
         self._free += count
-        if self._waiting:
+        # Spelled out: this is called for every record, usually with a reader that waits for more.
+        if self._waiting and (self._free >= self._enough or self._idle):
             self._wake_head()
 
     def discard(self, shard: DeliveryShard) -> None:

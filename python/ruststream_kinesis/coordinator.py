@@ -145,17 +145,27 @@ class Coordinator:
         return [holding.shard for holding in self.holdings.values()]
 
     async def stop_reading(self) -> None:
-        """Ends the lease loop and every reader; leases stay held."""
+        """Ends the lease loop and every reader; leases stay held until `release`."""
         # The loop first: it must not start a reader behind our back.
         await self._supervisor.cancel(self._tasks)
+        if self.holdings:
+            # The handlers may take longer to finish than a lease lives.
+            name = f"renewal[{self._stream.name}]"
+            self._tasks = [self._supervisor.spawn(name, self._keep())]
         readers = [h.reader for h in self.holdings.values() if h.reader is not None]
         await self._supervisor.cancel(readers)
+
+    def cut_off(self) -> None:
+        """Nothing that is settled after this counts, and no delivery starts any more."""
+        for holding in self.holdings.values():
+            self._conclude(holding)
 
     async def release(self) -> None:
         """Releases every lease, each with its final checkpoint in the same write.
 
         A store that fails is asked again: what was settled last is in that write alone.
         """
+        await self._supervisor.cancel(self._tasks)
         backoff = Backoff()
         while errors := await self._release_all():
             for error in errors:
@@ -186,13 +196,19 @@ class Coordinator:
                         error,
                     )
 
+    async def _keep(self) -> None:
+        """Prolongs the leases while nothing new is read or taken."""
+        while True:
+            await self._renew()
+            await self._clock.sleep(PASS_INTERVAL)
+
     def _wake_up(self) -> None:
         self._wake.set()
 
     async def _pass(self) -> None:
-        await self._end_over()
         await self._renew()
-        await self._release_held()
+        self._give_up_held()
+        await self._end_over()
         rows = {
             row.key.shard_id: row
             for row in await self._store.leases(self._stream.name, self._group)
@@ -296,16 +312,19 @@ class Coordinator:
 
     async def _release(self, holding: Holding) -> None:
         shard = holding.shard
-        if not holding.released:
-            # Settled places count until here; what is settled after this line is void.
-            holding.released, holding.final = True, shard.checkpoint
-            shard.lose()
-            self._channel.discard(shard)
+        self._conclude(holding)
         await holding.checkpointer.stop()
         await self._store.release(
             shard.lease, checkpoint=holding.final, number=holding.checkpointer.next_number()
         )
         self.holdings.pop(shard.shard_id, None)
+
+    def _conclude(self, holding: Holding) -> None:
+        """Settled places count until here; what is settled from now on is void."""
+        if not holding.released:
+            holding.released, holding.final = True, holding.shard.checkpoint
+            holding.shard.lose()
+            self._channel.discard(holding.shard)
 
     def _shard_moved(self, shard: HeldShard) -> None:
         holding = self.holdings.get(shard.shard_id)
@@ -353,7 +372,7 @@ class Coordinator:
         """Prolongs every lease; one that is lost, or ran out unrenewed, ends its shard."""
 
         async def renew(holding: Holding) -> None:
-            if holding.released:
+            if holding.shard.lost:
                 return
             sent = self._clock.monotonic()
             try:
@@ -366,7 +385,6 @@ class Coordinator:
                     self._lost(holding, f"it ran out unrenewed: {error!r}")
 
         await asyncio.gather(*map(renew, list(self.holdings.values())))
-        await self._end_over()
 
     def _lost(self, holding: Holding, why: str) -> None:
         shard = holding.shard
@@ -374,15 +392,15 @@ class Coordinator:
         shard.lose()
         self._shard_over(shard)
 
-    async def _release_held(self) -> None:
+    def _give_up_held(self) -> None:
         """Gives up shards that only hold: taken again, they are read from the first held record."""
         for holding in self.holdings.values():
-            watermark = holding.shard.watermark
+            shard, reader = holding.shard, holding.reader
             # A reader that is done before the end stopped because the shard holds too many.
-            done = holding.reader is not None and holding.reader.done()
-            if watermark.drained and done and not holding.shard.finished and not holding.released:
+            if reader is None or not reader.done() or shard in self._over:
+                continue
+            if shard.watermark.drained and not shard.finished and not shard.lost:
                 self._give_up(holding)
-        await self._end_over()
 
     async def _forget(self, rows: Iterable[LeaseState]) -> None:
         """Removes the rows of shards that two listings in a row did not name."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -178,9 +179,11 @@ class Dispatcher:
         if handler.is_async:
             return await handler.call(*arguments)
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
+        result = await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: context.run(handler.call, *arguments)
         )
+        # A decorator that is no `async def` around a handler that is one: it runs here, as asked.
+        return await result if inspect.isawaitable(result) else result
 
     async def _settle(
         self, result: Any, run: Run, index: int, message: KinesisMessage[Any] | None

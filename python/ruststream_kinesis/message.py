@@ -5,6 +5,9 @@ It is made only for handlers that ask, and reads the page when a field is asked 
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -24,6 +27,8 @@ __all__ = [
     "Headers",
     "KinesisMessage",
 ]
+
+logger = logging.getLogger("ruststream_kinesis")
 
 T = TypeVar("T")
 
@@ -51,7 +56,7 @@ class KinesisMessage(Generic[T]):
     counts, and settling twice changes nothing.
     """
 
-    __slots__ = ("_headers", "_index", "_page", "_place", "_shard", "outcome", "payload")
+    __slots__ = ("_headers", "_index", "_loop", "_page", "_place", "_shard", "outcome", "payload")
 
     def __init__(
         self, shard: DeliveryShard, page: Page, index: int, place: int, payload: T
@@ -60,6 +65,7 @@ class KinesisMessage(Generic[T]):
         self._page = page
         self._index = index
         self._place = place
+        self._loop = asyncio.get_running_loop()
         self._headers: Headers | None = None
         self.payload = payload
         """The decoded payload; the payload's bytes where the handler asked for no other type, or
@@ -124,7 +130,7 @@ class KinesisMessage(Generic[T]):
         """Settles the delivery now, before the handler returns."""
         if self.outcome is None:
             self.outcome = ACK
-            self._shard.ack(self._place)
+            await self._at_home(self._shard.ack)
 
     async def nack(self, *, requeue: bool) -> None:
         """Refuses the delivery.
@@ -140,10 +146,21 @@ class KinesisMessage(Generic[T]):
             return
         if not requeue:
             self.outcome = DROP
-            self._shard.ack(self._place)
+            logger.warning(
+                "dropped record %s of shard %s, stream %s",
+                self.sequence_number,
+                self.shard_id,
+                self.stream,
+                extra={
+                    "stream": self.stream,
+                    "shard_id": self.shard_id,
+                    "sequence_number": self.sequence_number,
+                },
+            )
+            await self._at_home(self._shard.ack)
             return
         self.outcome = RETRY
-        self._shard.hold(self._place)
+        await self._at_home(self._shard.hold)
         raise AckUnsupported(
             "the subscription declares neither max_attempts nor dead_letter: the record stays open "
             "and holds the checkpoint of its shard",
@@ -151,6 +168,20 @@ class KinesisMessage(Generic[T]):
             shard_id=self.shard_id,
             sequence_number=self.sequence_number,
         )
+
+    async def _at_home(self, settle: Callable[[int], None]) -> None:
+        """Settles on the service's loop, where the checkpoint is written.
+
+        A plain handler runs in a thread, and can only await by a loop of its own.
+        """
+
+        async def settled() -> None:
+            settle(self._place)
+
+        if asyncio.get_running_loop() is self._loop:
+            settle(self._place)
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(settled(), self._loop))
 
     def __repr__(self) -> str:
         return (

@@ -198,11 +198,12 @@ class KinesisPublisher:
             PublishError: The service refused it, or went on refusing it past the deadline.
         """
         record = self._maker.make(value, to, partition_key, headers)
-        await self._check_size(record)
         clock, backoff = self._connection.clock, Backoff(first=0.1, cap=5.0)
         deadline = clock.monotonic() + self._policy.deadline
         while True:
             try:
+                if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
+                    await self._check_size(record)
                 return await self._connection.transport.put_record(
                     record.stream, record.data, record.partition_key
                 )
@@ -218,10 +219,10 @@ class KinesisPublisher:
             await clock.sleep(delay)
 
     async def _check_size(self, record: OutgoingRecord) -> None:
+        """For a record that not every stream takes: no stream's limit is below the usual one."""
         stream, limits = record.stream, self._connection.max_record_bytes
-        limit = limits.get(stream, DEFAULT_MAX_RECORD_BYTES)
-        if len(record.data) + record.key_bytes > limit and stream not in limits:
-            # Only a record over the usual limit is worth asking what this stream takes.
+        limit = limits.get(stream)
+        if limit is None:
             info = await self._connection.transport.describe_stream(stream)
             limit = limits[stream] = info.max_record_bytes
         check_record_size(len(record.data), record.key_bytes, limit, stream.name)

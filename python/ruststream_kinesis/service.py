@@ -8,9 +8,11 @@ did not finish is named.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from typing import Any
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.errors import StopTimeout
@@ -22,7 +24,8 @@ __all__ = ["SHUTDOWN_TIMEOUT", "Hook", "Service"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
-Hook = Callable[[], Awaitable[None]]
+Hook = Callable[[], Awaitable[None] | None]
+"""What an application calls at its start or stop, `async def` or plain `def`."""
 
 # Kubernetes gives a pod 30 s after SIGTERM by default.
 SHUTDOWN_TIMEOUT = 30.0
@@ -101,14 +104,10 @@ class Service:
             for subscription in self.subscriptions:
                 await subscription.check()
             for hook in self._on_startup:
-                await hook()
+                await _call(hook)
             await self._open()
         except BaseException:
-            try:
-                await self.stop()
-            except StopTimeout as late:
-                # Why the start failed is what the caller must hear.
-                logger.error("%s", late)
+            await self._stop_quietly()
             raise
 
     async def _open(self) -> None:
@@ -130,13 +129,20 @@ class Service:
         Raises:
             Exception: What ended the service, when it was no request.
         """
-        await self._start_unless_stopped()
         try:
+            await self._start_unless_stopped()
             if started is not None and not self._stopping.is_set():
                 started()
             await self._stopping.wait()
-        finally:
+        except BaseException:
+            await self._stop_quietly()
+            raise
+        try:
             await self.stop()
+        except StopTimeout as late:
+            if self._failure is None:
+                raise
+            logger.error("%s", late)
         if self._failure is not None:
             raise self._failure
 
@@ -151,12 +157,15 @@ class Service:
             if self._state is _State.RUNNING:
                 start.cancel()
             # Else it failed and cleans up after itself; in the end it leaves nothing running.
-            await asyncio.wait({start})
+            await _end_of(start, self._hurry.set)
         if not start.cancelled():
             start.result()
 
     async def stop(self) -> None:
         """Stops in order; once more does nothing.
+
+        Cancelling it waits for no handler any more, like a second request to stop, but every step
+        still runs before the cancellation goes on.
 
         Raises:
             StopTimeout: Steps that failed or did not finish in time, by name.
@@ -166,35 +175,44 @@ class Service:
             self._state = _State.STOPPED
             return
         self._state = _State.STOPPED
-        unfinished: list[str] = []
-
-        async def step(name: str, work: Awaitable[object], timeout: float = _STEP_TIMEOUT) -> None:
-            try:
-                async with asyncio.timeout(timeout):
-                    await work
-            except Exception as error:
-                logger.exception("stopping: %s failed", name)
-                unfinished.append(f"{name} ({type(error).__name__})")
-
-        for each in self.subscriptions:
-            await step(f"stop reading {each.name}", each.stop_reading())
-        late = await asyncio.gather(
-            *(self._drain(each) for each in self.subscriptions), return_exceptions=True
-        )
-        for result in late:
-            if isinstance(result, BaseException):
-                unfinished.append(f"drain ({result!r})")
-            else:
-                unfinished += result
-        await asyncio.gather(
-            *(step(f"release leases of {each.name}", each.release()) for each in self.subscriptions)
-        )
-        for hook in self._on_shutdown:
-            await step(f"shutdown hook {getattr(hook, '__qualname__', hook)!s}", hook())
-        await step("end remaining tasks", self._supervisor.close())
-        await step("close clients", self._broker.close())
+        # A task of its own, which no cancellation of ours reaches.
+        stop = asyncio.ensure_future(self._stop())
+        await _end_of(stop, self._hurry.set)
+        unfinished = stop.result()
         if unfinished:
             raise StopTimeout("the stop did not finish: " + "; ".join(unfinished))
+
+    async def _stop_quietly(self) -> None:
+        """Stops where something else is what the caller must hear."""
+        try:
+            await self.stop()
+        except StopTimeout as late:
+            logger.error("%s", late)
+
+    async def _stop(self) -> list[str]:
+        """The steps; returns the names of those that failed or took too long."""
+        unfinished: list[str] = []
+
+        async def step(name: str, work: Callable[[], Awaitable[object] | None]) -> None:
+            try:
+                async with asyncio.timeout(_STEP_TIMEOUT):
+                    await _call(work)
+            except BaseException as error:
+                # Whatever it is, the other steps run.
+                logger.error("stopping: %s failed: %r", name, error, exc_info=error)
+                unfinished.append(f"{name} ({type(error).__name__})")
+
+        each_of = self.subscriptions
+        await asyncio.gather(*(step(f"stop reading {s.name}", s.stop_reading) for s in each_of))
+        drained = await asyncio.gather(*map(self._drain, each_of), return_exceptions=True)
+        for result in drained:
+            unfinished += result if isinstance(result, list) else [f"drain ({result!r})"]
+        await asyncio.gather(*(step(f"release leases of {s.name}", s.release) for s in each_of))
+        for hook in self._on_shutdown:
+            await step(f"shutdown hook {getattr(hook, '__qualname__', hook)!s}", hook)
+        await step("end remaining tasks", self._supervisor.close)
+        await step("close clients", self._broker.close)
+        return unfinished
 
     async def _drain(self, subscription: Subscription) -> list[str]:
         """Waits for the handlers; a second request to stop cuts the waiting short."""
@@ -208,3 +226,28 @@ class Service:
         finally:
             hurry.cancel()
             drain.cancel()
+
+
+async def _call(work: Callable[[], Awaitable[object] | None]) -> None:
+    """Calls a hook, `async def` or plain."""
+    result = work()
+    if inspect.isawaitable(result):
+        await result
+
+
+async def _end_of(task: asyncio.Future[Any], hurry: Callable[[], None]) -> None:
+    """Waits for a task that must come to its end; a cancellation hurries it and is raised after it.
+
+    Cut off, the stop would leave tasks, leases and sockets behind; its own deadlines bound it.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+            hurry()
+    if cancelled is not None:
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("while being cancelled: %r", task.exception())
+        raise cancelled

@@ -41,6 +41,10 @@ class Source(Protocol):
         """Puts nothing more into the channel; what is settled still counts."""
         ...
 
+    def cut_off(self) -> None:
+        """Nothing that is settled after this counts, and no delivery starts any more."""
+        ...
+
     async def release(self) -> None:
         """Stores how far all is settled, and lets go of the shards."""
         ...
@@ -170,7 +174,8 @@ class Subscription:
             Names of the workers that had to be cancelled.
         """
         self._dispatcher.close(self._source.shards)
-        late = await self._supervisor.finish(self._workers, timeout)
+        # First the cut, then the cancellation: a handler that hides it and returns settles nothing.
+        late = await self._supervisor.finish(self._workers, timeout, self._source.cut_off)
         if self._threads is not None:
             # A thread cannot be cancelled: it ends when its handler does.
             self._threads.shutdown(wait=False, cancel_futures=True)

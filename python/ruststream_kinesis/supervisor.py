@@ -61,8 +61,18 @@ class Supervisor:
             logger.error("task %s failed: %r", task.get_name(), error, exc_info=error)
             self._failed(error)
 
-    async def finish(self, tasks: Iterable[asyncio.Task[Any]], timeout: float) -> list[str]:
+    async def finish(
+        self,
+        tasks: Iterable[asyncio.Task[Any]],
+        timeout: float,
+        late: Callable[[], None] = lambda: None,
+    ) -> list[str]:
         """Waits for `tasks`, cancels those that take longer, and waits for the cancelled ones.
+
+        Args:
+            tasks: Of this supervisor.
+            timeout: Seconds to wait for them.
+            late: Called before any is cancelled.
 
         Returns:
             Names of the tasks that had to be cancelled.
@@ -70,9 +80,11 @@ class Supervisor:
         waiting = {task for task in tasks if not task.done()}
         if not waiting:
             return []
-        _, late = await asyncio.wait(waiting, timeout=max(0.0, timeout))
-        await self.cancel(late)
-        return sorted(task.get_name() for task in late)
+        _, slow = await asyncio.wait(waiting, timeout=max(0.0, timeout))
+        if slow:
+            late()
+        await self.cancel(slow)
+        return sorted(task.get_name() for task in slow)
 
     async def cancel(self, tasks: Iterable[asyncio.Task[Any]], grace: float = 1.0) -> None:
         """Cancels `tasks` and waits up to `grace` seconds for each to give in."""

@@ -162,7 +162,8 @@ _PASSING = frozenset(
 )
 # No answer at all, an answer of the server's own making (5xx), or an answer cut off.
 _SERVER_ERROR = 500
-_TOO_MANY_REQUESTS = 429
+# … or one of the two that ask for another try: 408 (a balancer's), 429.
+_TRY_AGAIN = frozenset({408, 429})
 _START_RETRIES = 6
 
 
@@ -178,7 +179,7 @@ def judge(error: KinesisError) -> Failure:
         error.code in _PASSING
         or error.status is None
         or error.status >= _SERVER_ERROR
-        or error.status == _TOO_MANY_REQUESTS
+        or error.status in _TRY_AGAIN
     ):
         return Failure.PASSING
     return Failure.TERMINAL

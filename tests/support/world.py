@@ -14,7 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ruststream_kinesis import KinesisBroker, KinesisPosition, MemoryLeaseStore, RustStream
+from ruststream_kinesis import (
+    KinesisBroker,
+    KinesisMessage,
+    KinesisPosition,
+    MemoryLeaseStore,
+    RustStream,
+)
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import NotConnected, StreamNotFound
 from ruststream_kinesis.leases import LeaseKey, LeaseStore
@@ -23,7 +29,7 @@ from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock
 from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
 
-__all__ = ["Call", "FakeTransport", "Stored", "World", "running", "until"]
+__all__ = ["Call", "FakeTransport", "Stored", "World", "outcome_of", "running", "serve", "until"]
 
 PATIENCE = 10.0
 """Seconds until something that takes a few loop turns must have happened."""
@@ -235,6 +241,42 @@ async def until(true: Callable[[], bool], what: str = "") -> None:
                 await asyncio.sleep(0)
     except TimeoutError:
         raise TimeoutError(f"never came true: {what or true!r}") from None
+
+
+async def serve(
+    world: World,
+    handler: Callable[..., Any],
+    *,
+    until_handled: int,
+    **options: Any,
+) -> RustStream:
+    """Run a handler on `orders` until so many deliveries have had an outcome, and stop it."""
+    app = world.app()
+    app.subscriber("orders", start_at=KinesisPosition.horizon(), **options)(handler)
+    async with running(app):
+        counters = app.counters["orders"]
+        await until(
+            lambda: counters.handled + counters.failed + counters.undecodable >= until_handled
+        )
+        # The last one may still be publishing or settling.
+        for _ in range(20):
+            await asyncio.sleep(0)
+    return app
+
+
+async def outcome_of(world: World, handler: Callable[..., Any], **options: Any) -> str:
+    """Let `handler` have record 1 of three, the others acked: is it settled or open?"""
+
+    async def choose(message: KinesisMessage[int]) -> Any:
+        if message.payload == 1:
+            return await handler(message)
+        return None
+
+    world.put("orders", 1, 2, 3)
+    await serve(world, choose, until_handled=3, **options)
+    stored = await world.checkpoint()
+    assert stored in {None, "3"}
+    return "open" if stored is None else "settled"
 
 
 def _protocols(transport: FakeTransport, clock: ManualClock) -> tuple[Any, Clock]:

@@ -27,6 +27,10 @@ class _Row:
     renewed: float = 0.0
     number: int = -1
 
+    def live(self, now: float) -> bool:
+        """Whether somebody holds it, and renewed it in time."""
+        return self.owner is not None and now - self.renewed < self.duration
+
     def state(self) -> LeaseState:
         return LeaseState(self.key, self.owner, self.counter, self.checkpoint)
 
@@ -50,7 +54,7 @@ class MemoryLeaseStore:
         with self._lock:
             row = self._rows.setdefault(key, _Row(key))
             now = self._clock.monotonic()
-            if row.owner is not None and now - row.renewed < row.duration:
+            if row.live(now):
                 return None
             row.owner = f"{owner_id}#{secrets.token_hex(8)}"
             row.duration, row.renewed, row.number = duration, now, -1
@@ -103,7 +107,7 @@ class MemoryLeaseStore:
         """Removes a row that nobody holds."""
         with self._lock:
             row = self._rows.get(key)
-            if row is not None and row.owner is None:
+            if row is not None and not row.live(self._clock.monotonic()):
                 del self._rows[key]
 
     async def opening(self, stream: str, group: str | None, first: Opening) -> Opening:

@@ -280,23 +280,17 @@ def _nothing() -> None:
 
 def _noted(handler: Handler, calls: list[Delivery]) -> Handler:
     """The handler, with each call noted in `calls`."""
-    call, decode = handler.call, handler.decode
-
-    def noted_decode(payload: bytes) -> Any:
-        delivery = DELIVERY.get()
-        value = decode(payload)
-        if delivery is not None:
-            delivery.value = value
-        return value
+    call, wants_message = handler.call, handler.wants_message
 
     def begin(arguments: tuple[Any, ...]) -> Delivery:
         delivery = DELIVERY.get()
         if delivery is None:
             raise RuntimeError("a handler of a test is called only for a delivery")
-        asked = None
-        if handler.wants_message:
-            asked = next((each for each in arguments if isinstance(each, KinesisMessage)), None)
-        delivery.began(asked)
+        if wants_message:
+            delivery.asked = next(
+                (each for each in arguments if isinstance(each, KinesisMessage)), None
+            )
+        delivery.called = delivery.running = True
         calls.append(delivery)
         return delivery
 
@@ -319,9 +313,8 @@ def _noted(handler: Handler, calls: list[Delivery]) -> Handler:
             delivery.error = error
             raise
         finally:
+            # It has no way to settle before it ends, so there is nothing to decide here.
             delivery.running = False
         return returned
 
-    return replace(
-        handler, call=noted if handler.is_async else noted_in_thread, decode=noted_decode
-    )
+    return replace(handler, call=noted if handler.is_async else noted_in_thread)

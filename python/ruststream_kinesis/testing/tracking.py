@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.message import KinesisMessage
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CAUSE", "DELIVERY", "Cause", "Delivery", "Tracker", "Undecided"]
 
+# A value may be anything, `None` too.
+_NOT_YET: Final = object()
 # Named in an error; a test that leaves more open than this has one fault, not many.
 _NAMED = 5
 
@@ -52,9 +54,10 @@ class Delivery:
     """One record on its way through one subscription, and what became of it."""
 
     __slots__ = (
-        "_asked",
         "_place",
         "_shard",
+        "_value",
+        "asked",
         "called",
         "cause",
         "error",
@@ -64,7 +67,6 @@ class Delivery:
         "running",
         "settled",
         "tracker",
-        "value",
     )
 
     def __init__(
@@ -73,15 +75,15 @@ class Delivery:
         self.tracker = tracker
         self._shard = shard
         self._place = place
-        self._asked: KinesisMessage[Any] | None = None
+        self._value: Any = _NOT_YET
         self.record = record
         self.cause = cause
+        self.asked: KinesisMessage[Any] | None = None
+        """The message that the handler was given, if it asked for it."""
         self.called = False
         """Whether the handler was called; it is not for a payload that does not decode."""
         self.running = False
         """Whether the handler is at it now."""
-        self.value: Any = None
-        """The decoded payload."""
         self.returned: Any = None
         """What the handler returned, as it is."""
         self.error: BaseException | None = None
@@ -92,12 +94,19 @@ class Delivery:
         """Whether the record was left open on purpose: it would hold the checkpoint."""
 
     @property
+    def value(self) -> Any:
+        """The payload as the handler got it; decoded anew, so what it does to its own is not seen."""
+        if self._value is _NOT_YET:
+            self._value = self._shard.decode(self.record.payload)
+        return self._value
+
+    @property
     def outcome(self) -> Outcome | BaseException | None:
         """What the handler said of the record, or the error that it raised.
 
         `retry()` for a reply that could not be published; `None` while nothing is decided.
         """
-        said = self._asked.outcome if self._asked is not None else None
+        said = self.asked.outcome if self.asked is not None else None
         if self.error is not None and not self._refused:
             return self.error
         if said is not None:
@@ -127,11 +136,6 @@ class Delivery:
     def _refused(self) -> bool:
         """Whether `error` is the answer to a `retry()`, and not what the handler raised."""
         return isinstance(self.returned, Outcome)
-
-    def began(self, asked: KinesisMessage[Any] | None) -> None:
-        """The handler is called, with `asked` if it asked for its message."""
-        self.called = self.running = True
-        self._asked = asked
 
     def ended(self) -> None:
         """The handler returned or raised."""
@@ -227,11 +231,13 @@ class Tracker:
             self._timer = loop.call_at(deadline, self._look)
         try:
             # Again after each wake-up: a task that a handler started may have published meanwhile.
-            while cause.open:
-                if self._ended is not None or loop.time() >= deadline:
-                    raise self._undecided(cause)
+            while cause.open and self._ended is None:
                 cause.waiter = loop.create_future()
                 await cause.waiter
+                if cause.open and loop.time() >= deadline:
+                    break
+            if cause.open:
+                raise self._undecided(cause)
         finally:
             del self._waiting[cause]
             cause.waiter = None
