@@ -14,18 +14,16 @@ import asyncio
 import heapq
 import itertools
 import logging
-import secrets
-from collections.abc import Iterable
+import math
+from collections.abc import Callable
 
-from ruststream_kinesis.backoff import Backoff, MinuteLog
-from ruststream_kinesis.channel import DeliveryShard, Run
+from ruststream_kinesis.channel import DeliveryShard
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import InvalidRecord, KinesisError, RequestError
-from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
+from ruststream_kinesis.errors import InvalidRecord, KinesisError
+from ruststream_kinesis.publisher import outgoing, send
 from ruststream_kinesis.retry import Copy, RetryPolicy, dead_letter_blobs
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, judge
 
 __all__ = ["Copies"]
 
@@ -35,6 +33,9 @@ logger = logging.getLogger("ruststream_kinesis")
 MAX_WAITING = 100_000
 # Copies that come due together, or go out at a stop, are published so many at once.
 _AT_ONCE = 32
+
+_Waiting = tuple[float, int, Copy]
+"""When it is due (monotonic), a number that breaks ties, the copy."""
 
 
 class Copies:
@@ -51,10 +52,9 @@ class Copies:
         self._stream = stream
         self._connection = connection
         self._clock = connection.clock
-        self._heap: list[tuple[float, int, Copy]] = []
+        self._heap: list[_Waiting] = []
         self._numbers = itertools.count()
         self._earlier = asyncio.Event()
-        self._log = MinuteLog(self._clock)
 
     @property
     def waiting(self) -> int:
@@ -62,42 +62,143 @@ class Copies:
         return len(self._heap)
 
     async def publish(self, copy: Copy, *, early: bool = False) -> None:
-        """Puts a copy into the stream and settles its original; void copies are dropped.
+        """Puts a copy into the stream, then settles its original; a void copy is dropped.
 
-        A failure that is passing is tried again until the shard is lost or we are cancelled. What
-        the service will never take (our header made it too large) goes to the dead letter stream if
-        there is one; else the original stays open, logged.
+        A passing failure is tried again until the shard is lost or this is cancelled. A copy that
+        the service will never take (our header made it too large) goes to the dead letter stream
+        if there is one; else the original stays open, logged.
         """
-        record = outgoing(self._stream, copy.blob(early=early), copy.partition_key)
         try:
-            sent = await send(self._connection, record, until=lambda: copy.void)
-        except KinesisError as error:
-            if isinstance(error, InvalidRecord) and self.policy.dead_letter is not None:
-                await self._bury(copy, copy.attempt - 1, error)
+            record = outgoing(self._stream, copy.blob(early=early), copy.partition_key)
+            result = await send(self._connection, record, until=copy.is_void)
+        except InvalidRecord as error:
+            if self.policy.dead_letter is None:
+                self._stays_open(copy, "its copy", error)
             else:
-                self._stays_open(copy, "its copy was not published", error)
+                await self.dead_letter(copy, error)
+        except KinesisError as error:
+            self._stays_open(copy, "its copy", error)
+        else:
+            if result is not None:
+                self._settle(copy)
+
+    async def dead_letter(self, copy: Copy, error: BaseException | None) -> None:
+        """Puts a record into the dead letter stream, then settles it.
+
+        Near the record limit our own headers give way one by one; payload and received headers
+        always stay.
+        """
+        stream = self.policy.dead_letter
+        if stream is None:
+            raise RuntimeError("asked for a dead letter where none is declared")
+        refused: KinesisError | None = None
+        for blob in dead_letter_blobs(copy, error):
+            try:
+                record = outgoing(stream, blob, copy.partition_key)
+                result = await send(self._connection, record, until=copy.is_void)
+            except InvalidRecord as too_large:
+                refused = too_large
+                continue
+            except KinesisError as failure:
+                refused = failure
+                break
+            if result is not None:
+                self._settle(copy)
+                logger.warning(
+                    "record %s of shard %s, stream %s, went to the dead letter stream %s after %d "
+                    "attempt(s)",
+                    copy.sequence_number,
+                    copy.shard.shard_id,
+                    copy.shard.stream,
+                    stream.name,
+                    copy.attempts,
+                    extra=copy.log_fields(),
+                )
             return
-        if sent is not None:
-            self._settle(copy)
+        if refused is not None:
+            self._stays_open(copy, "its dead letter", refused)
 
-    async def dead_letter(self, copy: Copy, attempts: int, error: BaseException | None) -> None:
-        """Puts a record into the dead letter stream and settles it."""
-        await self._bury(copy, attempts, error)
-
-    def later(self, copy: Copy, delay: float) -> bool:
+    async def later(self, copy: Copy, delay: float) -> None:
         """Keeps a copy until its delay has passed.
 
-        Returns:
-            Whether it is kept; `False` where waiting would block others, and the caller publishes
-            it early: the shard has ended, or too many wait already.
+        Where waiting would block others (the shard has ended, too many wait), it is published at
+        once, marked with the time it is due.
         """
-        if copy.shard.ended or len(self._heap) >= MAX_WAITING:
-            return False
-        heapq.heappush(self._heap, (self._clock.monotonic() + delay, next(self._numbers), copy))
-        if self._heap[0][2] is copy:
+        if delay <= 0:
+            await self.publish(copy)
+        elif copy.shard.ended or len(self._heap) >= MAX_WAITING:
+            await self.publish(copy, early=True)
+        else:
+            self._keep(copy, delay)
+
+    def _keep(self, copy: Copy, delay: float) -> None:
+        entry = (self._clock.monotonic() + delay, next(self._numbers), copy)
+        heapq.heappush(self._heap, entry)
+        if self._heap[0] is entry:
             self._earlier.set()
         if self.policy.deferred == "settle":
             copy.shard.ack(copy.place)
         else:
             copy.shard.defer(copy.place)
-        return True
+
+    async def run(self) -> None:
+        """Publishes what comes due, until cancelled; a crowd of them some at a time."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._earlier.clear()
+                rest = self._heap[0][0] - self._clock.monotonic() if self._heap else math.inf
+                if rest > 0:
+                    await wait(self._clock, rest, self._earlier)
+                    continue
+                await gate.acquire()
+                # Looked at again: the first one may have been discarded meanwhile.
+                if self._heap and self._heap[0][0] <= self._clock.monotonic():
+                    copy = heapq.heappop(self._heap)[2]
+                    task = group.create_task(self.publish(copy), name=f"copy[{copy.shard.stream}]")
+                    task.add_done_callback(lambda _: gate.release())
+                else:
+                    gate.release()
+
+    async def flush(self, shard: DeliveryShard | None = None) -> None:
+        """Publishes early what waits, of one shard or of all; before a shard can end, or the stop."""
+        leaving = self._take(lambda copy: shard is None or copy.shard is shard)
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def publish(copy: Copy) -> None:
+            async with gate:
+                await self.publish(copy, early=True)
+
+        async with asyncio.TaskGroup() as group:
+            for copy in leaving:
+                group.create_task(publish(copy))
+
+    def discard(self, shard: DeliveryShard) -> None:
+        """Drops the copies of a shard that became void: its records are read again, or skipped."""
+        self._take(lambda copy: copy.shard is shard and copy.is_void())
+
+    def _take(self, chosen: Callable[[Copy], bool]) -> list[Copy]:
+        taken = [entry[2] for entry in self._heap if chosen(entry[2])]
+        if taken:
+            self._heap = [entry for entry in self._heap if not chosen(entry[2])]
+            heapq.heapify(self._heap)
+        return taken
+
+    @staticmethod
+    def _settle(copy: Copy) -> None:
+        if not copy.is_void():
+            copy.shard.ack(copy.place)
+
+    def _stays_open(self, copy: Copy, what: str, error: KinesisError) -> None:
+        if copy.is_void():
+            return
+        logger.error(
+            "%s of record %s, shard %s, stream %s, was not published; the record stays open: %s",
+            what,
+            copy.sequence_number,
+            copy.shard.shard_id,
+            copy.shard.stream,
+            error,
+            extra=copy.log_fields(),
+        )
+        copy.shard.hold(copy.place)

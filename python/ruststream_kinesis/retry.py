@@ -7,6 +7,7 @@ payload that was received, so that it can be handled, or put back, as if it were
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -41,7 +42,7 @@ ERROR_HEADER: Final = "x-ruststream-error"
 # Enough to recognise an error by; a header is not a place for tracebacks.
 _ERROR_BYTES = 1024
 # Facts of a delivery, never of a record. A producer that put them into an envelope was mistaken.
-_DELIVERY_HEADERS: Final[dict[str, str | None]] = {
+_NOT_IN_COPIES: Final[dict[str, str | None]] = {
     PARTITION_KEY_HEADER: None,
     SEQUENCE_NUMBER_HEADER: None,
     SHARD_ID_HEADER: None,
@@ -97,27 +98,28 @@ class RetryPolicy:
 
 
 class Copy:
-    """A record on its way to be delivered again: it owns its bytes and keeps no page in memory.
+    """A delivery that is to be published again: it owns its bytes and keeps no page in memory.
 
     Args:
         run: The run its original stands in.
         index: Which record of the page.
-        attempt: Which delivery the copy will be; the first delivery of a record is 1.
-        due: When it may be handled, on the wall clock in seconds; 0 means now.
+        attempts: Deliveries so far, this one included.
+        due: When it may be handled again, on the wall clock in seconds; 0 means now.
     """
 
     __slots__ = (
-        "attempt",
+        "attempts",
         "block",
         "due",
         "generation",
         "partition_key",
         "payload",
         "place",
+        "sequence_number",
         "shard",
     )
 
-    def __init__(self, run: Run, index: int, attempt: int, due: float = 0.0) -> None:
+    def __init__(self, run: Run, index: int, attempts: int, due: float = 0.0) -> None:
         page = run.page
         self.shard = run.shard
         self.generation = run.generation
@@ -125,13 +127,12 @@ class Copy:
         self.block = page.header_block(index)
         self.payload = page.payload(index)
         self.partition_key = page.partition_key(index)
-        self.attempt = attempt
+        self.sequence_number = page.sequence_number(index)
+        self.attempts = attempts
         self.due = due
 
-    @property
-    def void(self) -> bool:
-        """Whether the shard was lost or rewound meanwhile: its original is read again, or skipped
-        on purpose, and the copy must not be published."""
+    def is_void(self) -> bool:
+        """Whether the shard was lost or rewound meanwhile: nothing of it may be published then."""
         return self.shard.generation != self.generation
 
     def blob(self, *, early: bool = False) -> bytes:
@@ -141,32 +142,41 @@ class Copy:
             early: It is published before it is due; whoever receives it waits out the rest.
         """
         changes: dict[str, str | None] = {
-            **_DELIVERY_HEADERS,
-            RETRY_COUNT_HEADER: str(self.attempt - 1) if self.attempt > 1 else None,
-            NOT_BEFORE_HEADER: str(int(self.due * 1000)) if early else None,
+            **_NOT_IN_COPIES,
+            RETRY_COUNT_HEADER: str(self.attempts) if self.attempts else None,
+            NOT_BEFORE_HEADER: str(math.ceil(self.due * 1000)) if early else None,
         }
         return rewrite_envelope(self.block, changes, self.payload)
 
+    def log_fields(self) -> dict[str, str]:
+        """Where the original stands, for `extra=`."""
+        return {
+            "stream": self.shard.stream,
+            "shard_id": self.shard.shard_id,
+            "sequence_number": self.sequence_number,
+        }
 
-def dead_letter_blobs(
-    run: Run, index: int, attempts: int, error: BaseException | None
-) -> Iterator[bytes]:
-    """The dead letter, with everything first, then with fewer of our headers.
 
-    Payload and received headers always stay. A record near the limit gets the first form that fits.
+def dead_letter_blobs(copy: Copy, error: BaseException | None) -> Iterator[bytes]:
+    """The dead letter, with all of our headers first, then with fewer and fewer.
+
+    Payload and received headers always stay. A record near the limit takes the first that fits.
     """
-    page, shard = run.page, run.shard
     origin: dict[str, str | None] = {
-        ORIGIN_STREAM_HEADER: shard.stream,
-        ORIGIN_SHARD_HEADER: shard.shard_id,
-        ORIGIN_SEQUENCE_NUMBER_HEADER: page.sequence_number(index),
+        ORIGIN_STREAM_HEADER: copy.shard.stream,
+        ORIGIN_SHARD_HEADER: copy.shard.shard_id,
+        ORIGIN_SEQUENCE_NUMBER_HEADER: copy.sequence_number,
     }
-    told: dict[str, str | None] = {**origin, ATTEMPTS_HEADER: str(attempts)}
+    told: dict[str, str | None] = {**origin, ATTEMPTS_HEADER: str(copy.attempts)}
     everything = {**told, ERROR_HEADER: error_line(error)}
-    block, payload = page.header_block(index), page.payload(index)
+    bare: dict[str, str | None] = {
+        **_NOT_IN_COPIES,
+        RETRY_COUNT_HEADER: None,
+        NOT_BEFORE_HEADER: None,
+        **dict.fromkeys(everything),
+    }
     for headers in (everything, told, origin, {}):
-        changes = {**_DELIVERY_HEADERS, RETRY_COUNT_HEADER: None, NOT_BEFORE_HEADER: None, **headers}
-        yield rewrite_envelope(block, changes, payload)
+        yield rewrite_envelope(copy.block, {**bare, **headers}, copy.payload)
 
 
 def error_line(error: BaseException | None) -> str | None:
