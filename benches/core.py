@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from ruststream_kinesis._core import Page, Watermark, decode_envelope, encode_envelope
 
 from benches.cpu import Sample
 from benches.pages import Order, Spec, page_body, page_payloads
 from benches.tally import WrongResultError
+from ruststream_kinesis._core import Page, Watermark, decode_envelope, encode_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable

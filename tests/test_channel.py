@@ -230,10 +230,10 @@ async def test_a_reader_that_comes_while_another_is_woken_does_not_overtake_it()
     assert await feed(channel, shard, page(4))
     waiting = asyncio.create_task(feed(channel, shard, page(4)))
     await settle()
+    # Its first step comes before that of the reader that is woken here.
+    overtaking = asyncio.create_task(feed(channel, late, page(4)))
     channel._lanes[0].clear()
     channel.release(4)
-    # No loop turn in between: the first reader is woken and has not run yet.
-    overtaking = asyncio.create_task(feed(channel, late, page(4)))
     await settle()
     assert waiting.done()
     assert not overtaking.done()
