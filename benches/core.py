@@ -106,7 +106,7 @@ def watermark_calls(spec: Spec) -> Work:
 
 
 def envelope_and_watermark(spec: Spec, *, headers: bool) -> Work:
-    """What the issue bounds by the payload decode: envelope decode and both watermark calls."""
+    """What may cost no more than the payload decode: envelope decode and both watermark calls."""
     envelope, calls = envelope_decode(spec, headers=headers), watermark_calls(spec)
 
     def run() -> None:
