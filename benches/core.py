@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from ruststream_kinesis._core import Page, Watermark, decode_envelope, encode_envelope
 
 from benches.cpu import Sample
 from benches.pages import Order, Spec, page_body, page_payloads
 from benches.tally import WrongResultError
+from ruststream_kinesis._core import Page, Watermark, decode_envelope, encode_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ def watermark_calls(spec: Spec) -> Work:
 
 
 def envelope_and_watermark(spec: Spec, *, headers: bool) -> Work:
-    """What the issue bounds by the payload decode: envelope decode and both watermark calls."""
+    """What may cost no more than the payload decode: envelope decode and both watermark calls."""
     envelope, calls = envelope_decode(spec, headers=headers), watermark_calls(spec)
 
     def run() -> None:

@@ -121,6 +121,10 @@ class _Heartbeat:
 def _owner(callback: object) -> str:
     bound = getattr(callback, "__self__", None)
     if isinstance(bound, asyncio.Task):
+        frame = getattr(bound.get_coro(), "cr_frame", None)
+        if frame is not None and frame.f_globals.get("__name__", "").startswith("aiohttp."):
+            # Its task that writes a request: a `send` that often wakes the server on our own core.
+            return "network"
         return bound.get_name().partition("[")[0]
     if isinstance(bound, _Heartbeat):
         return "heartbeat"

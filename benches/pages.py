@@ -163,7 +163,7 @@ def page_payloads(spec: Spec, page: int = 0) -> list[bytes]:
     ]
 
 
-# The page of the CPU figures: 1,000 records of 512 bytes.
+# The page of the CPU figures: 1,000 records of 512 bytes.
 ORDINARY = Spec()
 # The largest page that the service sends: 10,000 records, 10 MiB of data (10,485,760 / 10,000,
 # rounded down).

@@ -17,7 +17,7 @@ _PACKAGES = ("ruststream-kinesis", "aiobotocore", "botocore", "aiohttp", "msgspe
 
 @dataclass(frozen=True)
 class Check:
-    """A bound from the issues, and what was measured."""
+    """A bound, and what was measured."""
 
     what: str
     measured: float

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".benchmarks"
 
-# The bounds of the issue.
+# What the package promises of itself; a miss is shown, and fails only with --strict.
 SERVICE_RATIO = 5.0
 MEMORY_MIB = 1.0
 
@@ -129,11 +129,11 @@ def run_core_section(context: Context) -> None:
         context.report.missing.append(f"core: {error}")
         return
     yardstick = core.payload_decode(ORDINARY)
-    plain = core.envelope_and_watermark(ORDINARY, headers=False)
+    enveloped = core.envelope_and_watermark(ORDINARY, headers=True)
     works = [
         yardstick,
-        plain,
-        core.envelope_and_watermark(ORDINARY, headers=True),
+        core.envelope_and_watermark(ORDINARY, headers=False),
+        enveloped,
         core.watermark_calls(ORDINARY),
         core.page_parse(ORDINARY),
         core.page_payload_list(ORDINARY),
@@ -153,8 +153,8 @@ def run_core_section(context: Context) -> None:
     context.record("core", series)
     context.report.checks.append(
         Check(
-            "envelope decode + both watermark calls ÷ payload decode",
-            1 / ratio(base, series[plain.name]).median,
+            "envelope (two headers) + both watermark calls ÷ payload decode",
+            1 / ratio(base, series[enveloped.name]).median,
             1.0,
             "x",
         )

@@ -32,7 +32,7 @@ from benches.tally import TAIL_PAGES, WARMUP_PAGES, Plan, Tally
 if TYPE_CHECKING:
     from benches.canned import Server
 
-# The bounds, in milliseconds, 95th percentile of 50 pages.
+# Bounds, in milliseconds, 95th percentile of 50 pages.
 TARGET_HOLD_MS = 25.0
 TARGET_OURS_MS = 5.0
 

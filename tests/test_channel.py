@@ -61,6 +61,15 @@ def page(count: int) -> Page:
     return page_of([f"key-{n}" for n in range(count)])
 
 
+def keys_of_two_lanes() -> tuple[str, str]:
+    """Return a key of lane 0 and one of lane 1, of two."""
+    lane_of = {key: page_of([key]).partitions(0, 1, 2).index([0]) for key in map(str, range(20))}
+    first, second = (
+        next(key for key, lane in lane_of.items() if lane == wanted) for wanted in (0, 1)
+    )
+    return first, second
+
+
 async def feed(channel: Channel, shard: FakeShard, content: Page, base: int = 0) -> bool:
     """Put a page as a reader does; False when it became void."""
     generation, start = shard.generation, 0
@@ -145,9 +154,7 @@ async def test_a_reader_is_woken_for_half_a_channel_and_not_for_each_slot():
 
 async def test_an_idle_lane_gets_what_there_is_room_for_while_a_slow_lane_keeps_most_slots():
     channel, shard, other = Channel(lanes=2, capacity=8), FakeShard(), FakeShard("shard-2")
-    lane_of = {key: page_of([key]).partitions(0, 1, 2).index([0]) for key in map(str, range(20))}
-    slow = next(key for key, lane in lane_of.items() if lane == 0)
-    quick = next(key for key, lane in lane_of.items() if lane == 1)
+    slow, quick = keys_of_two_lanes()
     assert await feed(channel, shard, page_of([slow] * 8))
     idle = asyncio.create_task(work(channel, 1))
     blocked = asyncio.create_task(feed(channel, other, page_of([quick])))
@@ -159,6 +166,20 @@ async def test_an_idle_lane_gets_what_there_is_room_for_while_a_slow_lane_keeps_
     assert blocked.done()
     assert other.taken == [0]
     await end(idle)
+
+
+async def test_a_lane_that_becomes_idle_is_a_reason_to_read_too():
+    channel, shard, other = Channel(lanes=2, capacity=8), FakeShard(), FakeShard("shard-2")
+    slow, quick = keys_of_two_lanes()
+    assert await feed(channel, shard, page_of([slow] * 6 + [quick] * 2))
+    blocked = asyncio.create_task(feed(channel, other, page_of([quick])))
+    await settle()
+    assert not blocked.done()
+    # It starts its two, which frees too few slots to wake a reader, and then has nothing to do.
+    quickly = asyncio.create_task(work(channel, 1))
+    await settle()
+    assert other.taken == [0]
+    await end(quickly, blocked)
 
 
 async def test_no_shard_starves_beside_others_while_handlers_never_pause():
@@ -209,10 +230,10 @@ async def test_a_reader_that_comes_while_another_is_woken_does_not_overtake_it()
     assert await feed(channel, shard, page(4))
     waiting = asyncio.create_task(feed(channel, shard, page(4)))
     await settle()
+    # Its first step comes before that of the reader that is woken here.
+    overtaking = asyncio.create_task(feed(channel, late, page(4)))
     channel._lanes[0].clear()
     channel.release(4)
-    # No loop turn in between: the first reader is woken and has not run yet.
-    overtaking = asyncio.create_task(feed(channel, late, page(4)))
     await settle()
     assert waiting.done()
     assert not overtaking.done()

@@ -73,6 +73,8 @@ class Stream:
         """Shards that are not listed (any more)."""
         self.listing_fails: Callable[[], Exception] | None = None
         self.listing_hangs = False
+        self.listing_turns = 1
+        """Turns of the loop that each listing takes."""
         self.listings = 0
         self.opened: list[tuple[str, KinesisPosition, bool]] = []
         self.reads: Counter[str] = Counter()
@@ -82,7 +84,8 @@ class Stream:
     async def list_shards(self, stream: StreamRef) -> ShardListing:
         """List what is not hidden."""
         self.listings += 1
-        await asyncio.sleep(0)
+        for _ in range(self.listing_turns):
+            await asyncio.sleep(0)
         if self.listing_hangs:
             await asyncio.Event().wait()
         if self.listing_fails is not None:
@@ -389,6 +392,8 @@ async def test_case_s2_a_child_found_late_opens_at_the_opening_of_the_stream_and
         instance = await it.start(None, acking=True)
         it.stream.parts["P"].closed = True
         it.stream.parts["C"] = split_of("P", 10, 11)
+        # The listing comes when the passes that the end itself asked for are over.
+        it.stream.listing_turns = 40
         # One poll of the parent: its end asks for a listing, which is not due for 10 s.
         await it.clock.advance(1.5)
         assert instance.numbers("C") == [10, 11]

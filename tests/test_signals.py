@@ -202,7 +202,6 @@ def test_a_handler_that_exits_ends_the_process_and_leaves_its_record_open(
     assert "owner None" in child.said
 
 
-@pytest.mark.xfail(reason="the interpreter waits at its exit for the thread of the handler")
 def test_a_second_signal_does_not_wait_for_a_plain_handler_either(spawn: Spawn):
     child = spawn(
         """

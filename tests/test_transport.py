@@ -201,6 +201,12 @@ async def test_a_page_that_cannot_be_read_is_a_passing_failure(
     assert judge(caught.value) is Failure.PASSING
 
 
+async def test_an_empty_iterator_is_no_iterator(server: ScriptedKinesis, transport: AwsTransport):
+    server.on("GetShardIterator", ok(ShardIterator=""))
+    with pytest.raises(RequestError, match="no ShardIterator"):
+        await read(transport)
+
+
 @pytest.mark.parametrize(
     "failed", [NotConnected("closed"), ConfigurationError("none"), KinesisError()]
 )

@@ -45,9 +45,7 @@ def test_a_page_takes_consecutive_places() -> None:
 def test_case_w1_acks_3_1_2_store_nothing_1_3() -> None:
     watermark = Watermark()
     watermark.deliver_numbers(["1", "2", "3"])
-    stored = []
-    for place in (2, 0, 1):
-        stored.append(watermark.position if watermark.settle(place) else None)
+    stored = [watermark.position if watermark.settle(place) else None for place in (2, 0, 1)]
     assert stored == [None, "1", "3"]
 
 
@@ -102,7 +100,7 @@ def test_a_held_delivery_stays_open_and_keeps_the_position() -> None:
     watermark.deliver_numbers(["1", "2", "3"])
     assert watermark.hold(1)
     assert not watermark.hold(1)
-    assert not watermark.drained
+    assert (watermark.held, watermark.drained) == (1, False)
     watermark.settle(0)
     watermark.settle(2)
     assert (watermark.position, watermark.open, watermark.held) == ("1", 1, 1)

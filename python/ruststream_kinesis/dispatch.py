@@ -11,20 +11,19 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ruststream_kinesis.channel import Channel, DeliveryShard, Run
-from ruststream_kinesis.errors import HandlerFailed, KinesisError
+from ruststream_kinesis.errors import HandlerFailed
 from ruststream_kinesis.handlers import Handler
 from ruststream_kinesis.message import KinesisMessage
 from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
+from ruststream_kinesis.threads import HandlerThreads
 
 __all__ = ["Counters", "Dispatcher", "OnError", "Policies"]
 
@@ -85,7 +84,7 @@ class Dispatcher:
         channel: Where runs come from.
         publisher: Publishes replies.
         stop: Asks the service to stop, with the reason.
-        threads: Runs a plain `def` handler; as many threads as lanes.
+        threads: Run a plain `def` handler; as many as there are lanes.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Dispatcher:
         channel: Channel,
         publisher: KinesisPublisher,
         stop: Callable[[BaseException], None],
-        threads: ThreadPoolExecutor | None = None,
+        threads: HandlerThreads,
     ) -> None:
         self._handler = handler
         self._policies = policies
@@ -178,10 +177,7 @@ class Dispatcher:
         arguments = handler.arguments(value, message, self._publisher)
         if handler.is_async:
             return await handler.call(*arguments)
-        context = contextvars.copy_context()
-        result = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: context.run(handler.call, *arguments)
-        )
+        result = await self._threads.call(lambda: handler.call(*arguments))
         # A decorator that is no `async def` around a handler that is one: it runs here, as asked.
         return await result if inspect.isawaitable(result) else result
 
@@ -189,14 +185,16 @@ class Dispatcher:
         self, result: Any, run: Run, index: int, message: KinesisMessage[Any] | None
     ) -> None:
         """What a handler returned, once it returned something or may have settled by itself."""
-        if message is not None and message.outcome is not None:
-            self._count(message.outcome)
-            return
+        said = None if message is None else message.outcome
         if result is None:
             result = ACK
-        elif not isinstance(result, Outcome):
+        elif not isinstance(result, Outcome) and said in (None, ACK):
+            # A reply of a record that the handler acked by itself is published all the same.
             result = await self._reply(result, run, index)
-        self._decide(result, run, index)
+        if said is None:
+            self._decide(result, run, index)
+        else:
+            self._count(said)
 
     def _decide(self, outcome: Outcome, run: Run, index: int) -> None:
         """Settles one delivery, against its own shard."""
@@ -243,11 +241,10 @@ class Dispatcher:
             return ACK  # the shard is somebody else's now, and so is the reply
         try:
             await self._publisher.publish(value, policy.to)
-        except (KinesisError, TypeError, ValueError) as error:
-            # TypeError and ValueError: a value that the codec cannot encode.
+        except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             logger.error(
                 "the reply to record %s of shard %s, stream %s, was not published; the record "
-                "stays open: %s",
+                "stays open: %r",
                 run.page.sequence_number(index),
                 shard.shard_id,
                 shard.stream,

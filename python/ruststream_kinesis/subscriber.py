@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from ruststream_kinesis.backoff import Backoff
@@ -17,6 +16,7 @@ from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.threads import HandlerThreads
 from ruststream_kinesis.transport import StreamInfo, patiently
 
 __all__ = ["Source", "SourceFactory", "Subscription", "shards_of_stream"]
@@ -91,13 +91,7 @@ class Subscription:
         self._connection = connection
         self._supervisor = supervisor
         self._channel = Channel(subscriber.workers)
-        self._threads = (
-            None
-            if subscriber.handler.is_async
-            else ThreadPoolExecutor(
-                subscriber.workers, thread_name_prefix=f"handler-{subscriber.stream.name}"
-            )
-        )
+        self._threads = HandlerThreads(subscriber.workers, f"handler-{subscriber.stream.name}")
         self._dispatcher = Dispatcher(
             subscriber.handler,
             subscriber.policies,
@@ -176,9 +170,7 @@ class Subscription:
         self._dispatcher.close(self._source.shards)
         # First the cut, then the cancellation: a handler that hides it and returns settles nothing.
         late = await self._supervisor.finish(self._workers, timeout, self._source.cut_off)
-        if self._threads is not None:
-            # A thread cannot be cancelled: it ends when its handler does.
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         return late
 
     async def release(self) -> None:

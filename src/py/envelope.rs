@@ -1,5 +1,7 @@
 //! The envelope for Python: header mappings and anything with a buffer.
 
+use std::sync::{Mutex, PoisonError};
+
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString};
@@ -102,10 +104,31 @@ pub fn headers<'py>(py: Python<'py>, block: Option<&[u8]>) -> PyResult<Bound<'py
     let out = PyDict::new(py);
     if let Some(block) = block {
         for (name, value) in block_headers(&block_text(block)) {
-            out.set_item(name, value)?;
+            out.set_item(known_name(py, name), value)?;
         }
     }
     Ok(out)
+}
+
+/// Names that a service uses are few and come with every record: the same object each time saves
+/// making and hashing it. Only the first so many are remembered, so that names made up by a
+/// producer cannot fill the memory.
+static KNOWN_NAMES: Mutex<Vec<(Box<str>, Py<PyString>)>> = Mutex::new(Vec::new());
+const MAX_KNOWN_NAMES: usize = 32;
+const MAX_KNOWN_NAME_BYTES: usize = 64;
+
+/// The header name as a Python string, the same object each time for the usual ones.
+fn known_name<'py>(py: Python<'py>, name: &str) -> Bound<'py, PyString> {
+    // Nothing runs under the lock that could ask for it again, or panic.
+    let mut known = KNOWN_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, string)) = known.iter().find(|(known, _)| **known == *name) {
+        return string.bind(py).clone();
+    }
+    let string = PyString::new(py, name);
+    if known.len() < MAX_KNOWN_NAMES && name.len() <= MAX_KNOWN_NAME_BYTES {
+        known.push((name.into(), string.clone().unbind()));
+    }
+    string
 }
 
 /// `front`, then the payload, in one `bytes` object.

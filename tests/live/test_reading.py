@@ -213,7 +213,7 @@ async def test_an_iterator_the_server_does_not_know_is_given_up_after_five_minut
         async with running(service(proxy.url, name, inbox, clock=clock)) as it:
             # The server's own answer to it is a 500 without a code, for ever.
             await it.drive(clock, lambda: b"there" in inbox.items, step=1.0)
-        assert 300 <= clock.monotonic() < 400
+        assert clock.monotonic() >= 300
         assert len(proxy.calls("GetShardIterator")) == 2
 
 

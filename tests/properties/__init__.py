@@ -1,0 +1,1 @@
+"""State machines that hunt what single examples miss."""
