@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisBroker, KinesisPosition, RustStream
-from ruststream_kinesis.dispatch import Counters
 from ruststream_kinesis.errors import ConfigurationError, StreamNotFound
+from ruststream_kinesis.settlement import Counters
 from tests.support.world import PATIENCE, World, running, until
 
 HORIZON = KinesisPosition.horizon()

@@ -33,6 +33,7 @@ class FakeShard:
     generation: int = 0
     ceiling: float = float("inf")
     started: int = -1
+    ended: bool = False
     taken: list[int] = field(default_factory=list)
     """Places that came out for this shard, in order."""
     stale: list[int] = field(default_factory=list)
@@ -41,6 +42,12 @@ class FakeShard:
     """Places whose run was put."""
 
     def ack(self, place: int) -> None:
+        """Not used here."""
+
+    def ack_range(self, start: int, stop: int) -> None:
+        """Not used here."""
+
+    def defer(self, place: int) -> None:
         """Not used here."""
 
     def hold(self, place: int) -> None:

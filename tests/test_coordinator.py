@@ -28,8 +28,10 @@ from ruststream_kinesis import reader as reader_module
 from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
+from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.errors import AccessDenied, RequestError, StreamNotFound, StreamRecreated
 from ruststream_kinesis.leases import SHARD_END, LeaseKey, LeaseState
+from ruststream_kinesis.retry import RetryPolicy
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
@@ -210,6 +212,7 @@ class Instance:
             start_at,
             self.connection,
             self.channel,
+            Copies(RetryPolicy(), StreamRef("orders"), self.connection),
             self.supervisor,
             1000,
         )

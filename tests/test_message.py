@@ -176,7 +176,7 @@ class TestMessages:
         async def handle(message: KinesisMessage[int]) -> None:
             with pytest.raises(AckUnsupported):
                 await message.nack(requeue=True)
-            held.append(message._shard.watermark.held)  # type: ignore[attr-defined]  # a HeldShard
+            held.append(message.run.shard.watermark.held)  # type: ignore[attr-defined]  # a HeldShard
 
         await serve(world, handle, until_handled=1)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition, LeaseKey, settlement
+from ruststream_kinesis import KinesisPosition, LeaseKey, checkpoints
 from ruststream_kinesis._core import Page
+from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.leases import SHARD_END
-from ruststream_kinesis.settlement import Checkpointer
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.testing import ManualClock
@@ -319,7 +319,7 @@ class TestStoresThatFail:
         monkeypatch: pytest.MonkeyPatch,
     ):
         # A deadline is real time: loops that stand still have no other.
-        monkeypatch.setattr(settlement, "_WRITE_DEADLINE", 0.01)
+        monkeypatch.setattr(checkpoints, "_WRITE_DEADLINE", 0.01)
         never = asyncio.Event()
 
         async def hang_once(write: Write) -> None:

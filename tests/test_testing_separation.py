@@ -80,7 +80,7 @@ async def test_the_objects_at_work_are_the_ones_of_production() -> None:
         for name, kind in (("_channel", Channel), ("_dispatcher", Dispatcher)):
             assert type(getattr(at_work, name)) is kind
             assert set(vars(getattr(at_work, name))) == set(vars(getattr(idle, name)))
-        assert type(at_work._dispatcher._publisher) is KinesisPublisher
+        assert type(at_work._dispatcher._settlement._publisher) is KinesisPublisher
         assert at_work.subscriber.policies is idle.subscriber.policies
         assert at_work.subscriber.stream is idle.subscriber.stream
         assert [set(vars(each)) for each in (app, app.broker, app.broker.connection)] == fields

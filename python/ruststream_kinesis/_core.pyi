@@ -124,6 +124,18 @@ class Page:
             IndexError: There is no such record.
         """
 
+    def find_header(self, name: str, start: int, stop: int) -> list[tuple[int, str]]:
+        """The records of a run whose envelope has this header: index and value.
+
+        Args:
+            name: Header name, as `headers` gives it.
+            start: Index of the first record to look at.
+            stop: Index behind the last one.
+
+        Raises:
+            IndexError: The run is not within the page.
+        """
+
     def partition_key(self, index: int) -> str | None:
         """The record's partition key; `None` when it came without one.
 

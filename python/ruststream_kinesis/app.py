@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
-from ruststream_kinesis.dispatch import Counters
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.limits import check_seconds
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.router import Router, Subscriber
 from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
+from ruststream_kinesis.settlement import Counters
 
 __all__ = ["RustStream"]
 

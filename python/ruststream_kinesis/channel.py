@@ -37,8 +37,19 @@ class DeliveryShard(Protocol):
         """Settles the delivery at `place`; once more, or late, changes nothing."""
         ...
 
+    ended: bool
+    """The shard is closed and everything of it was read: what is open keeps it from ending."""
+
+    def ack_range(self, start: int, stop: int) -> None:
+        """Settles the deliveries at `start` up to, not including, `stop`."""
+        ...
+
     def hold(self, place: int) -> None:
         """Keeps the delivery open: it holds the checkpoint until the shard is taken anew."""
+        ...
+
+    def defer(self, place: int) -> None:
+        """Notes that the delivery stays open while a copy of it waits for its time."""
         ...
 
 
@@ -68,7 +79,10 @@ class Run:
 
     def payloads(self) -> list[bytes]:
         """The payloads of the run, in one call to the core."""
-        indices = self.indices
+        return self.payloads_of(self.indices)
+
+    def payloads_of(self, indices: Sequence[int]) -> list[bytes]:
+        """The payloads of some records of the page, in one call to the core."""
         if isinstance(indices, range):
             return self.page.payloads(indices.start, indices.stop)
         return self.page.payloads_at(list(indices))
@@ -110,6 +124,17 @@ class Channel:
         self._enough = max(1, capacity // 2)
         self._free = capacity
         self._closed = False
+        self._roused = [False] * lanes
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more runs will come."""
+        return self._closed
+
+    def rouse(self, lane: int) -> None:
+        """Ends the waiting of a lane's worker, now or the next time it would wait."""
+        self._roused[lane] = True
+        self._rouse(lane)
 
     @property
     def queued(self) -> int:
@@ -162,13 +187,14 @@ class Channel:
         self._wake_head()
 
     async def take(self, lane: int) -> Run | None:
-        """The next run of a lane; `None` when the channel is closed and the lane is empty.
+        """The next run of a lane; `None` when it is empty, and roused or the channel closed.
 
         Its deliveries keep their slots until `release` says that they were started.
         """
         queue = self._lanes[lane]
         while not queue:
-            if self._closed:
+            if self._closed or self._roused[lane]:
+                self._roused[lane] = False
                 return None
             taker = self._takers[lane] = asyncio.get_running_loop().create_future()
             self._idle += 1

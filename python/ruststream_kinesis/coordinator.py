@@ -18,15 +18,16 @@ from dataclasses import dataclass, field
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError, LeaseLost
 from ruststream_kinesis.leases.base import SHARD_END, LeaseKey, LeaseState
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
-from ruststream_kinesis.settlement import Checkpointer
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.stream import KinesisStream
@@ -81,6 +82,7 @@ class Coordinator:
         start_at: Where shards start on the first pass; `None`: at their checkpoint, else the tip.
         connection: Transport, lease store, owner, clock.
         channel: Where readers put deliveries.
+        copies: What waits of a shard that ends is published early; of one that is lost, dropped.
         supervisor: Owns the tasks.
         limit: Records a page.
     """
@@ -92,6 +94,7 @@ class Coordinator:
         start_at: KinesisPosition | None,
         connection: Connection,
         channel: Channel,
+        copies: Copies,
         supervisor: Supervisor,
         limit: int,
     ) -> None:
@@ -102,6 +105,7 @@ class Coordinator:
         self._store = connection.store
         self._clock = connection.clock
         self._channel = channel
+        self._copies = copies
         self._supervisor = supervisor
         self._limit = limit
         self.holdings: dict[str, Holding] = {}
@@ -297,8 +301,9 @@ class Coordinator:
             self._give_up(holding)
         else:
             if shard.ended:
-                # Its children are listed now.
+                # Its children are listed now, and must not wait for copies that do.
                 self._discovery.soon()
+                await self._copies.flush(shard)
             self._wake_up()
 
     def _give_up(self, holding: Holding) -> None:
@@ -331,10 +336,15 @@ class Coordinator:
         if holding is not None and holding.shard is shard:
             holding.checkpointer.moved()
 
+    def _discard(self, shard: HeldShard) -> None:
+        """Drops what is queued, and what waits, of a shard whose deliveries became void."""
+        self._channel.discard(shard)
+        self._copies.discard(shard)
+
     def _shard_over(self, shard: HeldShard) -> None:
         """Notes that a shard is finished, lost or given up; the loop lets go of it at once."""
         if shard.lost:
-            self._channel.discard(shard)
+            self._discard(shard)
         self._over.append(shard)
         self._wake_up()
 

@@ -21,7 +21,7 @@ from ruststream_kinesis.channel import DeliveryShard
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import InvalidRecord, KinesisError
-from ruststream_kinesis.publisher import outgoing, send
+from ruststream_kinesis.records import outgoing, send, spread_key
 from ruststream_kinesis.retry import Copy, RetryPolicy, dead_letter_blobs
 from ruststream_kinesis.stream import StreamRef
 
@@ -69,8 +69,10 @@ class Copies:
         if there is one; else the original stays open, logged.
         """
         try:
-            record = outgoing(self._stream, copy.blob(early=early), copy.partition_key)
-            result = await send(self._connection, record, until=copy.is_void)
+            record = outgoing(
+                self._stream, copy.blob(early=early), copy.partition_key or spread_key()
+            )
+            result = await send(self._connection, record, wanted=lambda: not copy.is_void())
         except InvalidRecord as error:
             if self.policy.dead_letter is None:
                 self._stays_open(copy, "its copy", error)
@@ -94,8 +96,8 @@ class Copies:
         refused: KinesisError | None = None
         for blob in dead_letter_blobs(copy, error):
             try:
-                record = outgoing(stream, blob, copy.partition_key)
-                result = await send(self._connection, record, until=copy.is_void)
+                record = outgoing(stream, blob, copy.partition_key or spread_key())
+                result = await send(self._connection, record, wanted=lambda: not copy.is_void())
             except InvalidRecord as too_large:
                 refused = too_large
                 continue

@@ -45,7 +45,7 @@ class Handler:
     sources: tuple[Source, ...] | None
     """One for each parameter; `None` where the payload is the only one: the fast way."""
     wants_message: bool
-    """Whether a `KinesisMessage` has to be made for a call."""
+    """Whether a `KinesisMessage` has to be made for a call, or one for each of a batch."""
 
     def arguments(
         self, value: Any, message: KinesisMessage[Any] | None, publisher: KinesisPublisher
@@ -59,6 +59,8 @@ def resolve_handler(
     codec: Codec,
     local_names: Mapping[str, Any] | None = None,
     place: str = "",
+    *,
+    batch: bool = False,
 ) -> Handler:
     """Looks at the signature of `function`.
 
@@ -72,6 +74,8 @@ def resolve_handler(
         local_names: Names of the place of registration, for annotations that are text.
         place: Qualified name of that place. A function defined there sees its names first, any
             other function its own module's.
+        batch: It takes a list: the payload parameter is a `list[T]`, and beside it a
+            `list[KinesisMessage]` may be asked for.
 
     Raises:
         HandlerError: A parameter cannot be resolved; the message names it.
@@ -88,7 +92,14 @@ def resolve_handler(
     except ValueError as error:
         raise HandlerError(f"handler {name} has no signature to look at: {error}") from error
     hints = _annotations(name, target, local_names or {}, place)
-    payload, payload_type, sources = _sources(name, signature, hints)
+    payload, payload_type, sources = _sources(name, signature, hints, batch=batch)
+    if batch:
+        if get_origin(_bare(payload_type)) is not list or len(get_args(_bare(payload_type))) != 1:
+            raise HandlerError(
+                f"parameter {payload!r} of handler {name} must be a list[T], since batch= is "
+                f"declared, not {payload_type!r}"
+            )
+        payload_type = get_args(_bare(payload_type))[0]
     try:
         decode = codec.decoder(payload_type)
     except Exception as error:
@@ -116,7 +127,7 @@ def _defined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sources(
-    name: str, signature: inspect.Signature, hints: Mapping[str, Any]
+    name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, batch: bool
 ) -> tuple[str, Any, list[Source]]:
     """The payload's parameter and type, and a source for each argument.
 
@@ -134,7 +145,7 @@ def _sources(
             raise HandlerError(
                 f"{where} has no annotation: the payload's type (or bytes, str), or one of {_BESIDE}"
             )
-        source = _injected(annotation, where)
+        source = (_injected_in_batch if batch else _injected)(annotation, where)
         if source is None and payload_type is _MISSING:
             payload, payload_type, source = parameter.name, annotation, _payload
         elif source is _FROM_MESSAGE[KinesisMessage]:
@@ -151,14 +162,23 @@ def _sources(
     if not sources:
         raise HandlerError(f"handler {name} takes no parameter: the first one is the payload")
     if payload_type is _MISSING:
-        payload, payload_type = next(iter(_message_types(messages)), ("", bytes))
+        payload, payload_type = _message_type(messages, batch=batch)
     return payload, payload_type, sources
 
 
+def _message_type(messages: Mapping[str, Any], *, batch: bool) -> tuple[str, Any]:
+    """Parameter and payload type where only messages are asked for."""
+    name, kind = next(iter(_message_types(messages)), ("", bytes))
+    return name, list[kind] if batch else kind  # type: ignore[valid-type]  # built at run time
+
+
 def _message_types(messages: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What `KinesisMessage[T]` parameters say of their payload."""
+    """What `KinesisMessage[T]`, or lists of it, say of their payload."""
     for name, annotation in messages.items():
-        for kind in get_args(_bare(annotation)):
+        message = _bare(annotation)
+        if get_origin(message) is list:
+            message = _bare(get_args(message)[0])
+        for kind in get_args(message):
             if not isinstance(kind, TypeVar) and kind is not Any:
                 yield name, kind
 
@@ -230,6 +250,20 @@ def _injected(annotation: Any, where: str) -> Source | None:
             f"{where} asks for {kind.__name__}: Kinesis has no transactions and no reply address"
         )
     return None
+
+
+def _injected_in_batch(annotation: Any, where: str) -> Source | None:
+    """The same for a batch handler, whose messages come as a list beside the payloads."""
+    kind = _bare(annotation)
+    if get_origin(kind) is list:
+        of = get_args(kind)[0]
+        if (get_origin(_bare(of)) or _bare(of)) is KinesisMessage:
+            return _FROM_MESSAGE[KinesisMessage]
+        return None
+    source = _injected(annotation, where)
+    if source in _FROM_MESSAGE.values():
+        raise HandlerError(f"{where}: a batch handler asks for list[KinesisMessage] instead")
+    return source
 
 
 def _replies(annotation: Any) -> bool:

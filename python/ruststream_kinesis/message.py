@@ -6,10 +6,9 @@ It is made only for handlers that ask, and reads the page when a field is asked 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ruststream_kinesis.errors import AckUnsupported
 from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
@@ -17,7 +16,7 @@ from ruststream_kinesis.position import KinesisPosition
 
 if TYPE_CHECKING:
     from ruststream_kinesis._core import Page
-    from ruststream_kinesis.channel import DeliveryShard
+    from ruststream_kinesis.channel import Run
 
 __all__ = [
     "PARTITION_KEY_HEADER",
@@ -26,11 +25,13 @@ __all__ = [
     "SHARD_ID_HEADER",
     "Headers",
     "KinesisMessage",
+    "attempt_of",
 ]
 
-logger = logging.getLogger("ruststream_kinesis")
-
 T = TypeVar("T")
+
+Settle = Callable[[Outcome, "Run", int], Coroutine[Any, Any, bool]]
+"""Makes an outcome of one delivery come true; whether the record is held open."""
 
 # What every delivery carries beside its envelope's headers; the sibling uses the same names.
 PARTITION_KEY_HEADER: Final = "partition-key"
@@ -56,15 +57,13 @@ class KinesisMessage(Generic[T]):
     counts, and settling twice changes nothing.
     """
 
-    __slots__ = ("_headers", "_index", "_loop", "_page", "_place", "_shard", "outcome", "payload")
+    __slots__ = ("_headers", "_loop", "_page", "_settle", "index", "outcome", "payload", "run")
 
-    def __init__(
-        self, shard: DeliveryShard, page: Page, index: int, place: int, payload: T
-    ) -> None:
-        self._shard = shard
-        self._page = page
-        self._index = index
-        self._place = place
+    def __init__(self, run: Run, index: int, payload: T, settle: Settle) -> None:
+        self.run = run
+        self._page = run.page
+        self.index = index
+        self._settle = settle
         self._loop = asyncio.get_running_loop()
         self._headers: Headers | None = None
         self.payload = payload
@@ -77,7 +76,7 @@ class KinesisMessage(Generic[T]):
     def headers(self) -> Headers:
         """The envelope's, plus `partition-key`, `kinesis-sequence-number`, `kinesis-shard-id`."""
         if self._headers is None:
-            self._headers = headers = Headers(self._page.headers(self._index))
+            self._headers = headers = Headers(self._page.headers(self.index))
             headers[PARTITION_KEY_HEADER] = self.partition_key
             headers[SEQUENCE_NUMBER_HEADER] = self.sequence_number
             headers[SHARD_ID_HEADER] = self.shard_id
@@ -86,40 +85,38 @@ class KinesisMessage(Generic[T]):
     @property
     def stream(self) -> str:
         """Plain name of the stream."""
-        return self._shard.stream
+        return self.run.shard.stream
 
     @property
     def shard_id(self) -> str:
         """The shard the record was read from."""
-        return self._shard.shard_id
+        return self.run.shard.shard_id
 
     @property
     def partition_key(self) -> str:
         """The record's partition key; `""` where it came without one."""
-        return self._page.partition_key(self._index) or ""
+        return self._page.partition_key(self.index) or ""
 
     @property
     def sequence_number(self) -> str:
         """The record's sequence number, as text: it is longer than any machine integer."""
-        return self._page.sequence_number(self._index)
+        return self._page.sequence_number(self.index)
 
     @property
     def data(self) -> bytes:
         """The blob as it stands in the stream, envelope included."""
-        return self._page.data(self._index)
+        return self._page.data(self.index)
 
     @property
     def arrival(self) -> datetime | None:
         """Approximate arrival in UTC; `None` where the service sent none that a date can hold."""
-        seconds = self._page.arrival(self._index)
+        seconds = self._page.arrival(self.index)
         return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
     @property
     def attempt(self) -> int:
         """1 for the first delivery; a copy counts its earlier ones. A malformed count is none."""
-        count = self._page.headers(self._index).get(RETRY_COUNT_HEADER, "")
-        well_formed = count.isascii() and count.isdigit() and len(count) <= _COUNT_DIGITS
-        return 1 + int(count) if well_formed else 1
+        return attempt_of(self._page, self.index)
 
     @property
     def position(self) -> KinesisPosition:
@@ -128,63 +125,52 @@ class KinesisMessage(Generic[T]):
 
     async def ack(self) -> None:
         """Settles the delivery now, before the handler returns."""
-        if self.outcome is None:
-            self.outcome = ACK
-            await self._at_home(self._shard.ack)
+        await self._say(ACK)
 
     async def nack(self, *, requeue: bool) -> None:
         """Refuses the delivery.
 
         Args:
-            requeue: `False` settles it like `drop()`; `True` asks for it again, like `retry()`.
+            requeue: `False` settles it like `drop()`; `True` asks for it again, like `retry()`:
+                where a cap is declared, this returns when the copy is in its stream.
 
         Raises:
-            AckUnsupported: Kinesis takes no single record back. The record stays open and holds
-                the checkpoint, whether or not the handler lets this error through.
+            AckUnsupported: The subscription declares neither `max_attempts` nor `dead_letter`, and
+                Kinesis takes no single record back. The record stays open and holds the
+                checkpoint, whether or not the handler lets this error through.
         """
-        if self.outcome is not None:
-            return
-        if not requeue:
-            self.outcome = DROP
-            logger.warning(
-                "dropped record %s of shard %s, stream %s",
-                self.sequence_number,
-                self.shard_id,
-                self.stream,
-                extra={
-                    "stream": self.stream,
-                    "shard_id": self.shard_id,
-                    "sequence_number": self.sequence_number,
-                },
+        if await self._say(RETRY if requeue else DROP):
+            raise AckUnsupported(
+                "the subscription declares neither max_attempts nor dead_letter: the record stays "
+                "open and holds the checkpoint of its shard",
+                stream=self.stream,
+                shard_id=self.shard_id,
+                sequence_number=self.sequence_number,
             )
-            await self._at_home(self._shard.ack)
-            return
-        self.outcome = RETRY
-        await self._at_home(self._shard.hold)
-        raise AckUnsupported(
-            "the subscription declares neither max_attempts nor dead_letter: the record stays open "
-            "and holds the checkpoint of its shard",
-            stream=self.stream,
-            shard_id=self.shard_id,
-            sequence_number=self.sequence_number,
-        )
 
-    async def _at_home(self, settle: Callable[[int], None]) -> None:
-        """Settles on the service's loop, where the checkpoint is written.
-
-        A plain handler runs in a thread, and can only await by a loop of its own.
-        """
-
-        async def settled() -> None:
-            settle(self._place)
-
+    async def _say(self, outcome: Outcome) -> bool:
+        """The first outcome counts; whether the record is held because of it."""
+        if self.outcome is not None:
+            return False
+        self.outcome = outcome
+        settled = self._settle(outcome, self.run, self.index)
         if asyncio.get_running_loop() is self._loop:
-            settle(self._place)
-        else:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(settled(), self._loop))
+            return await settled
+        # A plain handler runs in a thread, and can only await by a loop of its own: settling is
+        # done on the service's, where checkpoints are written.
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(settled, self._loop))
 
     def __repr__(self) -> str:
         return (
             f"<KinesisMessage {self.stream}/{self.shard_id} {self.sequence_number} "
             f"key={self.partition_key!r}>"
         )
+
+
+def attempt_of(page: Page, index: int) -> int:
+    """Which delivery of its record this one is."""
+    if page.header_block(index) is None:
+        return 1
+    count = page.headers(index).get(RETRY_COUNT_HEADER, "")
+    well_formed = count.isascii() and count.isdigit() and len(count) <= _COUNT_DIGITS
+    return 1 + int(count) if well_formed else 1

@@ -1,42 +1,24 @@
-"""Publishing: one PutRecord a record, whose answer is the acknowledgement."""
+"""Publishing values: policies, and the publisher that handlers and applications use."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ruststream_kinesis._core import encode_envelope
-from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import ConfigurationError, InvalidRecord, PublishError, RequestError
-from ruststream_kinesis.limits import (
-    DEFAULT_MAX_RECORD_BYTES,
-    check_partition_key,
-    check_record_size,
-    check_seconds,
-)
-from ruststream_kinesis.message import (
-    PARTITION_KEY_HEADER,
-    SEQUENCE_NUMBER_HEADER,
-    SHARD_ID_HEADER,
-)
+from ruststream_kinesis.errors import ConfigurationError, InvalidRecord
+from ruststream_kinesis.limits import check_partition_key, check_seconds
+from ruststream_kinesis.records import RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, PutResult, judge
+from ruststream_kinesis.transport import PutResult
 
 __all__ = ["KinesisPublish", "KinesisPublisher"]
 
-logger = logging.getLogger("ruststream_kinesis")
-
 # How long a record that the service refuses for a passing reason is tried again.
 _PUBLISH_DEADLINE = 30.0
-# Facts of a delivery, not of a record: they never travel in an envelope.
-_DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHARD_ID_HEADER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +35,9 @@ class KinesisPublish:
     """A key for every record, or a function from the value to its key. It comes after the call's
     argument and the `partition-key` header; without any, a key of this process' own spreads the
     records over the shards."""
-    deadline: float = _PUBLISH_DEADLINE
-    """Seconds to go on trying a record that is refused for a passing reason."""
+    deadline: float | None = None
+    """Seconds to go on trying a record that is refused for a passing reason. By default 30; a reply
+    is tried until its shard is lost or the service stops, since nobody else would try again."""
 
     def __post_init__(self) -> None:
         if self.to is not None:
@@ -68,7 +51,8 @@ class KinesisPublish:
             raise ConfigurationError(
                 f"partition_key must be text or a function of the value: {self.partition_key!r}"
             )
-        check_seconds("deadline", self.deadline)
+        if self.deadline is not None:
+            check_seconds("deadline", self.deadline)
 
     @classmethod
     def of(cls, publish: KinesisPublish | str | None) -> KinesisPublish | None:
@@ -76,75 +60,6 @@ class KinesisPublish:
         if publish is not None and not isinstance(publish, str | KinesisPublish):
             raise ConfigurationError(f"publish is a stream name or a KinesisPublish: {publish!r}")
         return cls(to=publish) if isinstance(publish, str) else publish
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingRecord:
-    """A record that passed every local check, ready to be sent."""
-
-    stream: StreamRef
-    data: bytes
-    """The blob as it stands in the stream, envelope included."""
-    partition_key: str
-    key_bytes: int
-    """Size of the partition key in bytes of UTF-8; it counts against the record's limit."""
-
-
-class RecordMaker:
-    """Turns a value into a checked record: codec, envelope, key ladder, limits.
-
-    The publisher and the in-process log share it, so that a test writes what production writes and
-    refuses what production refuses.
-
-    Args:
-        policy: Where the key may come from.
-        codec: Encodes values.
-    """
-
-    # One run of keys for the whole process: unlike any other process', and each unlike the last,
-    # so that the service's hash spreads them.
-    _nonce = secrets.token_hex(8)
-    _numbers = itertools.count()
-
-    def __init__(self, policy: KinesisPublish, codec: Codec) -> None:
-        self._policy = policy
-        self._codec = codec
-        self._streams: dict[str, StreamRef] = {}
-
-    def make(
-        self,
-        value: Any,
-        to: str,
-        partition_key: str | None,
-        headers: Mapping[str, str] | None,
-    ) -> OutgoingRecord:
-        """The record, checked but for its size: that limit is the stream's.
-
-        Raises:
-            ConfigurationError: `to` is neither a stream name nor an ARN.
-            InvalidRecord: The partition key is refused.
-            EnvelopeError: A header cannot be carried exactly.
-        """
-        stream = self._streams.get(to)
-        if stream is None:
-            stream = self._streams[to] = StreamRef.parse(to)
-        own = None
-        if headers:
-            own = {name: text for name, text in headers.items() if name not in _DELIVERY_HEADERS}
-            if partition_key is None:
-                # The key of a record that came without one says nothing.
-                partition_key = headers.get(PARTITION_KEY_HEADER) or None
-        if partition_key is None:
-            partition_key = self._policy_key(value)
-        key_bytes = check_partition_key(partition_key, stream.name)
-        data = encode_envelope(own, self._codec.encode(value))
-        return OutgoingRecord(stream, data, partition_key, key_bytes)
-
-    def _policy_key(self, value: Any) -> str:
-        key = self._policy.partition_key
-        if key is None:
-            return f"{self._nonce}-{next(self._numbers)}"
-        return key if isinstance(key, str) else key(value)
 
 
 class KinesisPublisher:
@@ -166,7 +81,7 @@ class KinesisPublisher:
     ) -> None:
         self._connection = connection
         self._policy = policy or KinesisPublish()
-        self._maker = RecordMaker(self._policy, codec or JsonCodec())
+        self._maker = RecordMaker(self._policy.partition_key, codec or JsonCodec())
 
     async def publish(
         self,
@@ -198,34 +113,26 @@ class KinesisPublisher:
             PublishError: The service refused it, or went on refusing it past the deadline.
         """
         record = self._maker.make(value, to, partition_key, headers)
-        clock, backoff = self._connection.clock, Backoff(first=0.1, cap=5.0)
-        deadline = clock.monotonic() + self._policy.deadline
-        while True:
-            try:
-                if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
-                    await self._check_size(record)
-                return await self._connection.transport.put_record(
-                    record.stream, record.data, record.partition_key
-                )
-            except RequestError as error:
-                delay = backoff.next()
-                if judge(error) is not Failure.PASSING or clock.monotonic() + delay > deadline:
-                    raise PublishError(
-                        f"a record of {len(record.data)} bytes was not published "
-                        f"({backoff.failures} attempt(s)): {error.message}",
-                        stream=record.stream.name,
-                    ) from error
-                logger.debug("publishing to %s failed, trying again: %s", record.stream, error)
-            await clock.sleep(delay)
+        result = await send(self._connection, record, deadline=self._deadline(_PUBLISH_DEADLINE))
+        assert result is not None  # it only gives up early where it was asked to
+        return result
 
-    async def _check_size(self, record: OutgoingRecord) -> None:
-        """For a record that not every stream takes: no stream's limit is below the usual one."""
-        stream, limits = record.stream, self._connection.max_record_bytes
-        limit = limits.get(stream)
-        if limit is None:
-            info = await self._connection.transport.describe_stream(stream)
-            limit = limits[stream] = info.max_record_bytes
-        check_record_size(len(record.data), record.key_bytes, limit, stream.name)
+    async def publish_while(
+        self, value: Any, to: str, wanted: Callable[[], bool]
+    ) -> PutResult | None:
+        """Publishes for as long as `wanted()` says so, and the policy's deadline if it has one.
+
+        For what is part of a settlement: nobody else would try again.
+
+        Returns:
+            `None` when it was not wanted any more.
+        """
+        record = self._maker.make(value, to, None, None)
+        return await send(self._connection, record, deadline=self._deadline(None), wanted=wanted)
+
+    def _deadline(self, default: float | None) -> float | None:
+        seconds = default if self._policy.deadline is None else self._policy.deadline
+        return None if seconds is None else self._connection.clock.monotonic() + seconds
 
     def publish_nowait(
         self,

@@ -16,7 +16,6 @@ from typing import Final, Literal
 from ruststream_kinesis._core import rewrite_envelope
 from ruststream_kinesis.channel import Run
 from ruststream_kinesis.errors import ConfigurationError
-from ruststream_kinesis.limits import check_count
 from ruststream_kinesis.message import (
     PARTITION_KEY_HEADER,
     RETRY_COUNT_HEADER,
@@ -75,8 +74,11 @@ class RetryPolicy:
     deferred: Deferred = "hold"
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None:
-            check_count("max_attempts", self.max_attempts)
+        attempts = self.max_attempts
+        if attempts is not None and (
+            isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1
+        ):
+            raise ConfigurationError(f"max_attempts must be at least 1: {attempts!r}")
         if self.deferred not in ("hold", "settle"):
             raise ConfigurationError(f"deferred must be 'hold' or 'settle': {self.deferred!r}")
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ruststream_kinesis.codec import Codec, JsonCodec
-from ruststream_kinesis.dispatch import OnError, Policies
 from ruststream_kinesis.errors import ConfigurationError, HandlerError
 from ruststream_kinesis.handlers import Handler, resolve_handler
+from ruststream_kinesis.limits import check_seconds
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublish
-from ruststream_kinesis.stream import KinesisStream
+from ruststream_kinesis.retry import Deferred, RetryPolicy
+from ruststream_kinesis.settlement import OnError, Policies
+from ruststream_kinesis.stream import KinesisStream, StreamRef
 
 __all__ = ["Router", "Subscriber"]
 
@@ -31,7 +33,10 @@ class Subscriber:
     stream: KinesisStream
     group: str | None
     workers: int
+    batch: int | None
+    batch_window: float
     start_at: KinesisPosition | None
+    retry: RetryPolicy
     policies: Policies
     codec: Codec
 
@@ -51,6 +56,24 @@ def _check_policy(name: str, policy: OnError) -> None:
         )
 
 
+def _check_count(name: str, value: object, stream: KinesisStream) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} must be at least 1: {value!r}", stream=stream.name)
+
+
+def _dead_letter(name: str | None, stream: KinesisStream) -> StreamRef | None:
+    if name is None:
+        return None
+    ref = StreamRef.parse(name)
+    # A name and an ARN of one stream are alike only where nothing else can be meant.
+    if ref == stream.ref or (ref.name == stream.name and None in (ref.arn, stream.ref.arn)):
+        raise ConfigurationError(
+            "the dead letter stream is the stream itself: its records would come again for ever",
+            stream=stream.name,
+        )
+    return ref
+
+
 class Router:
     """Collects subscribers; `app.include(router)` mounts them."""
 
@@ -68,7 +91,12 @@ class Router:
         *,
         group: str | None = None,
         workers: int = 1,
+        batch: int | None = None,
+        batch_window: float = 0.05,
         start_at: KinesisPosition | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        deferred: Deferred = "hold",
         publish: KinesisPublish | str | None = None,
         codec: Codec | None = None,
         on_error: OnError = "retry",
@@ -81,8 +109,18 @@ class Router:
             group: Keeps the leases of this subscription apart from another's on the same stream.
             workers: Worker partitions. A partition key always goes to the same one, so that one
                 key is never handled twice at once and keeps its order.
+            batch: Records a call: the handler takes a `list[T]`. A batch closes at this number, or
+                when its window is over; each worker partition forms its own.
+            batch_window: Seconds a batch waits for more records after its first one.
             start_at: Where to read from at every start; by default at the checkpoint, else at the
                 tip.
+            max_attempts: Deliveries of a record, the first included. With it, or with
+                `dead_letter`, `retry()` puts a copy at the end of the stream.
+            dead_letter: Stream for records whose attempts are spent, or that do not decode. Alone
+                it means one attempt.
+            deferred: When the original of a `retry_after` is settled: `"hold"`, once its copy is in
+                the stream, so that a crash redelivers it; `"settle"`, at once, so that the
+                checkpoint moves on and a crash loses the copy.
             publish: Where the handler's return value is published; a plain name means
                 `KinesisPublish(to=name)`.
             codec: Payload to value and back; JSON by default.
@@ -96,10 +134,11 @@ class Router:
             HandlerError: The handler's signature cannot be resolved.
         """
         descriptor = KinesisStream.of(stream)
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ConfigurationError(
-                f"workers must be at least 1: {workers!r}", stream=descriptor.name
-            )
+        _check_count("workers", workers, descriptor)
+        if batch is not None:
+            _check_count("batch", batch, descriptor)
+        check_seconds("batch_window", batch_window)
+        retry = RetryPolicy(max_attempts, _dead_letter(dead_letter, descriptor), deferred)
         if group is not None and (
             not isinstance(group, str) or not group or "/" in group or ":" in group
         ):
@@ -128,7 +167,9 @@ class Router:
 
         def declare(function: F) -> F:
             # Looked at now, so that a mistake is found where it was made.
-            handler = resolve_handler(function, payloads, local_names, place)
+            handler = resolve_handler(
+                function, payloads, local_names, place, batch=batch is not None
+            )
             if handler.replies and reply is None:
                 raise HandlerError(
                     f"handler {handler.name} returns a value by its annotation, but publish= names "
@@ -141,7 +182,10 @@ class Router:
                     stream=descriptor,
                     group=group,
                     workers=workers,
+                    batch=batch,
+                    batch_window=batch_window,
                     start_at=start_at,
+                    retry=retry,
                     policies=Policies(on_error, on_decode_error, reply),
                     codec=payloads,
                 )

@@ -207,6 +207,9 @@ class Service:
         drained = await asyncio.gather(*map(self._drain, each_of), return_exceptions=True)
         for result in drained:
             unfinished += result if isinstance(result, list) else [f"drain ({result!r})"]
+        await asyncio.gather(
+            *(step(f"publish waiting copies of {s.name}", s.publish_waiting) for s in each_of)
+        )
         await asyncio.gather(*(step(f"release leases of {s.name}", s.release) for s in each_of))
         for hook in self._on_shutdown:
             await step(f"shutdown hook {getattr(hook, '__qualname__', hook)!s}", hook)

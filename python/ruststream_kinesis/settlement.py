@@ -1,131 +1,327 @@
-"""Checkpoint writes: single-flight per shard, newest wins.
+"""From what a handler said to what becomes of the record.
 
-Invariant: at most one write per shard is on its way; what is written is read from the shard at the
-moment of writing, so moves that come meanwhile go out as one; the last move is always written, or
-the lease is lost.
+Invariants:
+
+* Nothing is settled before what it caused (a reply, a copy, a dead letter) is durably in its stream.
+* A delivery of a shard that was lost or rewound meanwhile causes nothing and settles nothing.
+* Every delivery that a handler was given ends here exactly once: settled, held, or waiting as a
+  copy; or it is left open because the service stops.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from ruststream_kinesis.backoff import Backoff, MinuteLog
+from ruststream_kinesis.channel import Run
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.errors import LeaseLost
-from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
-from ruststream_kinesis.shard import HeldShard
-from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.errors import HandlerFailed
+from ruststream_kinesis.message import KinesisMessage, attempt_of
+from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
+from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
+from ruststream_kinesis.retry import NOT_BEFORE_HEADER, Action, Copy
 
-__all__ = ["CHECKPOINT_INTERVAL", "Checkpointer"]
+__all__ = ["Counters", "OnError", "Policies", "Settlement"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
-# A busy shard is written at most five times a second: that bounds both the cost of the store and
-# what a crash repeats.
-CHECKPOINT_INTERVAL = 0.2
-# A write that never returns would be the last of its shard. Given up, it may still arrive: its
-# number is lower than that of the next.
-_WRITE_DEADLINE = 10.0
+# Enough until the year 2286; more digits are not a time of ours.
+_MILLISECOND_DIGITS = 13
+
+OnError = Literal["retry", "drop", "stop"] | Callable[[BaseException, KinesisMessage[Any]], Outcome]
+"""What a handler that raises means."""
 
 
-class Checkpointer:
-    """Writes the checkpoint of one held shard.
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What a subscription declares about its outcomes."""
+
+    on_error: OnError = "retry"
+    on_decode_error: OnError = "drop"
+    reply: KinesisPublish | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """What became of the deliveries of a subscription."""
+
+    handled: int = 0
+    """Deliveries whose handler returned."""
+    failed: int = 0
+    """Deliveries whose handler raised."""
+    undecodable: int = 0
+    """Payloads that were not of the handler's type."""
+    dropped: int = 0
+    """Settled without being done: by `drop()`, `on_error`, `on_decode_error`, or spent attempts."""
+    held: int = 0
+    """Left open: by `retry()` without a cap, or by a reply or copy that could not be published."""
+    retried: int = 0
+    """`retry()` and `retry_after()` that led to a copy."""
+    dead_lettered: int = 0
+    """Handed to the dead letter stream."""
+    replies: int = 0
+    """Replies that are durably in their stream."""
+
+
+class Settlement:
+    """Makes the outcomes of one subscription come true.
 
     Args:
-        shard: Whose checkpoint.
-        store: Where it goes.
-        clock: Time.
-        supervisor: Owns the writing task.
-        done: Called with the shard when it is finished (`SHARD_END` is stored) or lost.
+        name: The handler's, for logs.
+        policies: What errors and replies mean.
+        copies: Publishes and keeps copies.
+        publisher: Publishes replies.
+        clock: Wall clock for delays.
+        stop: Asks the service to stop, with the reason.
     """
 
     def __init__(
         self,
-        shard: HeldShard,
-        store: LeaseStore,
+        name: str,
+        policies: Policies,
+        copies: Copies,
+        publisher: KinesisPublisher,
         clock: Clock,
-        supervisor: Supervisor,
-        done: Callable[[HeldShard], None],
+        stop: Callable[[BaseException], None],
     ) -> None:
-        self._shard = shard
-        self._store = store
+        self._name = name
+        self._policies = policies
+        self._copies = copies
+        self._publisher = publisher
         self._clock = clock
-        self._supervisor = supervisor
-        self._done = done
-        self._task: asyncio.Task[None] | None = None
-        self._number = 0
-        self._stored: str | None = None
-        self._log = MinuteLog(clock)
+        self._stop = stop
+        self._warned_of_value = False
+        self.counters = Counters()
 
-    def moved(self) -> None:
-        """There is something new to store: written at once when quiet, soon when busy."""
-        if self._task is None:
-            shard = self._shard
-            shard.writing = True
-            name = f"checkpoint[{shard.stream}/{shard.shard_id}]"
-            self._task = self._supervisor.spawn(name, self._write())
+    async def returned(
+        self, result: Any, run: Run, index: int, message: KinesisMessage[Any] | None
+    ) -> None:
+        """What a handler returned, once it returned something or may have settled by itself."""
+        said = None if message is None else message.outcome
+        if result is None:
+            result = ACK
+        elif not isinstance(result, Outcome) and said in (None, ACK):
+            # A reply of a record that the handler acked by itself is published all the same.
+            if not await self.reply(result, run, index):
+                return
+            result = ACK
+        if said is None:
+            await self.decide(result, run, index)
 
-    def next_number(self) -> int:
-        """The number of the next write; it grows within the acquisition."""
-        self._number += 1
-        return self._number
+    async def decide(
+        self, outcome: Outcome, run: Run, index: int, error: BaseException | None = None
+    ) -> bool:
+        """Settles one delivery, against its own shard.
 
-    async def stop(self) -> None:
-        """Ends the write on its way and starts none after it; what is due goes with `release`.
+        Args:
+            outcome: What was said.
+            run: The run the delivery stands in.
+            index: Which record of the page.
+            error: What the handler raised, for the dead letter.
 
-        The write may still arrive, with a lower number than the release's.
+        Returns:
+            Whether the record stays open because no further attempt is declared.
         """
-        if self._task is not None:
-            await self._supervisor.cancel([self._task])
-
-    async def _write(self) -> None:
-        try:
-            backoff = Backoff()
-            while (checkpoint := self._due()) is not None:
-                if not await self._attempt(checkpoint):
-                    await self._clock.sleep(backoff.next())
-                    continue
-                if self._over:
-                    break
-                backoff.reset()
-                await self._clock.sleep(CHECKPOINT_INTERVAL)
-        finally:
-            self._task = None
-            self._shard.writing = False
-        if self._over:
-            self._done(self._shard)
-
-    @property
-    def _over(self) -> bool:
-        return self._shard.lost or self._stored == SHARD_END
-
-    def _due(self) -> str | None:
-        checkpoint = None if self._shard.lost else self._shard.checkpoint
-        return None if checkpoint == self._stored else checkpoint
-
-    async def _attempt(self, checkpoint: str) -> bool:
-        shard = self._shard
-        try:
-            async with asyncio.timeout(_WRITE_DEADLINE):
-                await self._store.checkpoint(shard.lease, checkpoint, number=self.next_number())
-        except LeaseLost as error:
-            logger.warning("%s: its deliveries are void, another owner reads them again", error)
-            shard.lose()
-            return True
-        except Exception as error:  # noqa: BLE001 - a store's failures are its own; none ends us
-            count = self._log.due()
-            if count is not None:
-                logger.warning(
-                    "cannot store checkpoint %s of shard %s, stream %s (%d failure(s)): %r; "
-                    "trying again",
-                    checkpoint,
-                    shard.shard_id,
-                    shard.stream,
-                    count,
-                    error,
-                )
+        shard, place = run.shard, run.base + index
+        if shard.generation != run.generation:
             return False
-        self._stored = checkpoint
+        if outcome.kind == "ack":
+            shard.ack(place)
+        elif outcome.kind == "drop":
+            self.counters.dropped += 1
+            logger.warning(
+                "dropped record %s of shard %s, stream %s",
+                *_where(run, index),
+                extra=place_of(run, index),
+            )
+            shard.ack(place)
+        else:
+            return await self._again(outcome, run, index, error)
+        return False
+
+    async def _again(
+        self, outcome: Outcome, run: Run, index: int, error: BaseException | None
+    ) -> bool:
+        """`retry()` and `retry_after()`."""
+        attempt = attempt_of(run.page, index)
+        action = self._copies.policy.action(outcome, attempt)
+        if action is Action.HOLD:
+            self.counters.held += 1
+            run.shard.hold(run.base + index)
+            return True
+        if action is Action.COPY:
+            self.counters.retried += 1
+            due = self._clock.time() + outcome.delay if outcome.delay else 0.0
+            await self._copies.later(Copy(run, index, attempt, due), outcome.delay)
+        elif action is Action.DEAD_LETTER:
+            self.counters.dead_lettered += 1
+            await self._copies.dead_letter(Copy(run, index, attempt), error)
+        else:
+            self.counters.dropped += 1
+            logger.warning(
+                "gave up record %s of shard %s, stream %s, after %d attempt(s): no dead letter "
+                "stream is declared",
+                *_where(run, index),
+                attempt,
+                extra=place_of(run, index),
+            )
+            run.shard.ack(run.base + index)
+        return False
+
+    async def reply(self, value: Any, run: Run, index: int) -> bool:
+        """Publishes a reply; whether its record may be settled now, else it is held."""
+        policy, shard = self._policies.reply, run.shard
+        if policy is None or policy.to is None:
+            if not self._warned_of_value:
+                self._warned_of_value = True
+                logger.warning(
+                    "handler %s returned a %s, which is no outcome, and declares no publish=: the "
+                    "value goes nowhere (said once)",
+                    self._name,
+                    type(value).__name__,
+                )
+            return True
+        try:
+            # Not for a shard that is somebody else's now: so is the reply.
+            sent = await self._publisher.publish_while(
+                value, policy.to, lambda: shard.generation == run.generation
+            )
+        except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
+            logger.error(
+                "the reply to record %s of shard %s, stream %s, was not published; the record "
+                "stays open: %r",
+                *_where(run, index),
+                error,
+                extra=place_of(run, index),
+            )
+            self.leave_open(run, index)
+            return False
+        if sent is not None:
+            self.counters.replies += 1
         return True
+
+    def leave_open(self, run: Run, index: int) -> None:
+        """Nothing was said of it: it holds the checkpoint."""
+        if run.shard.generation == run.generation:
+            self.counters.held += 1
+            run.shard.hold(run.base + index)
+
+    async def failed(
+        self,
+        error: BaseException,
+        run: Run,
+        index: int,
+        message: KinesisMessage[Any],
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """The handler raised; `quiet` where the log has its traceback already."""
+        self.counters.failed += 1
+        if not quiet:
+            logger.error(
+                "handler %s failed at record %s of shard %s, stream %s: %r",
+                self._name,
+                *_where(run, index),
+                error,
+                exc_info=error,
+                extra=place_of(run, index),
+            )
+        if message.outcome is None:
+            await self._apply(self._policies.on_error, error, run, index, message)
+
+    async def undecodable(
+        self, error: Exception, run: Run, index: int, kind: Any, payload: bytes
+    ) -> None:
+        """The payload is not of the handler's type: no attempt can help."""
+        self.counters.undecodable += 1
+        logger.error(
+            "record %s of shard %s, stream %s, does not decode as %r (%d bytes): %s",
+            *_where(run, index),
+            kind,
+            len(payload),
+            error,
+            extra=place_of(run, index),
+        )
+        policy = self._policies.on_decode_error
+        if self._copies.policy.dead_letter is not None and policy in ("drop", "retry"):
+            self.counters.dead_lettered += 1
+            attempt = attempt_of(run.page, index)
+            await self._copies.dead_letter(Copy(run, index, attempt), error)
+            return
+        message = KinesisMessage[Any](run, index, payload, self.decide)
+        await self._apply(policy, error, run, index, message)
+
+    async def _apply(
+        self,
+        policy: OnError,
+        error: BaseException,
+        run: Run,
+        index: int,
+        message: KinesisMessage[Any],
+    ) -> None:
+        if policy == "stop":
+            # Nothing later starts in this shard: what ran is what the checkpoint can cover.
+            run.shard.ceiling = min(run.shard.ceiling, run.base + index)
+            reason = HandlerFailed(
+                f"stopping, as declared for errors: {error!r}", **place_of(run, index)
+            )
+            reason.__cause__ = error
+            self._stop(reason)
+            return
+        await self.decide(self._outcome(policy, error, message), run, index, error)
+
+    @staticmethod
+    def _outcome(policy: OnError, error: BaseException, message: KinesisMessage[Any]) -> Outcome:
+        if not callable(policy):
+            return DROP if policy == "drop" else RETRY
+        outcome: Any = None
+        try:
+            outcome = policy(error, message)
+        except Exception:
+            logger.exception("the error policy itself failed; it counts as retry()")
+        if isinstance(outcome, Outcome):
+            return outcome
+        logger.error("the error policy returned %r, no outcome; it counts as retry()", outcome)
+        return RETRY
+
+    def put_off(self, run: Run) -> dict[int, Copy]:
+        """The deliveries of a run that were published before they were due, and are not due yet.
+
+        They wait out the rest here, as copies that spend no attempt.
+        """
+        marked = run.page.find_header(NOT_BEFORE_HEADER, run.indices[0], run.indices[-1] + 1)
+        if not marked:
+            return {}
+        now, early = self._clock.time(), {}
+        for index, text in marked:
+            due = _milliseconds(text) / 1000
+            if due > now:
+                early[index] = Copy(run, index, attempt_of(run.page, index) - 1, due)
+        return early
+
+    async def wait_out(self, copy: Copy) -> None:
+        """Keeps a delivery that came early until it is due."""
+        await self._copies.later(copy, copy.due - self._clock.time())
+
+
+def _milliseconds(text: str) -> int:
+    """A time that a copy carries; what is no such number is long past."""
+    well_formed = text.isascii() and text.isdigit() and len(text) <= _MILLISECOND_DIGITS
+    return int(text) if well_formed else 0
+
+
+def _where(run: Run, index: int) -> tuple[str, str, str]:
+    """Sequence number, shard and stream, in the order of our log messages."""
+    return run.page.sequence_number(index), run.shard.shard_id, run.shard.stream
+
+
+def place_of(run: Run, index: int) -> dict[str, str]:
+    """Where a delivery stands, as our errors and log records take it."""
+    return {
+        "stream": run.shard.stream,
+        "shard_id": run.shard.shard_id,
+        "sequence_number": run.page.sequence_number(index),
+    }

@@ -92,6 +92,11 @@ class HeldShard:
         if self._settle(place) and not self.writing:
             self._moved(self)
 
+    def ack_range(self, start: int, stop: int) -> None:
+        """Settles the deliveries at `start` up to, not including, `stop`."""
+        if self.watermark.settle_range(start, stop) and not self.writing:
+            self._moved(self)
+
     def hold(self, place: int) -> None:
         """Keeps the delivery open, with its place and nothing else."""
         if self.watermark.hold(place):
@@ -108,6 +113,9 @@ class HeldShard:
                     self.watermark.position or "the opening",
                     extra={"stream": self.stream, "shard_id": self.shard_id},
                 )
+
+    def defer(self, place: int) -> None:
+        """Nothing to note: the place is open, and is settled when its copy is in the stream."""
 
     def lose(self) -> None:
         """The lease is gone: queued deliveries become void and nothing is written any more."""

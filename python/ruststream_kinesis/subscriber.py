@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ruststream_kinesis.backoff import Backoff
-from ruststream_kinesis.channel import Channel, DeliveryShard
+from ruststream_kinesis.batches import BatchDispatcher
+from ruststream_kinesis.channel import CAPACITY, Channel, DeliveryShard
+from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
-from ruststream_kinesis.dispatch import Dispatcher
+from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.dispatch import Caller, Dispatcher
 from ruststream_kinesis.errors import KinesisError, StreamNotFound
+from ruststream_kinesis.limits import MAX_GET_RECORDS
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
+from ruststream_kinesis.settlement import Settlement
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.threads import HandlerThreads
 from ruststream_kinesis.transport import StreamInfo, patiently
@@ -50,11 +55,15 @@ class Source(Protocol):
         ...
 
 
-SourceFactory = Callable[[Subscriber, Connection, Channel, Supervisor], Source]
+SourceFactory = Callable[[Subscriber, Connection, Channel, Copies, Supervisor], Source]
 
 
 def shards_of_stream(
-    subscriber: Subscriber, connection: Connection, channel: Channel, supervisor: Supervisor
+    subscriber: Subscriber,
+    connection: Connection,
+    channel: Channel,
+    copies: Copies,
+    supervisor: Supervisor,
 ) -> Coordinator:
     """The source of every service: the shards of the subscriber's stream, by lease."""
     return Coordinator(
@@ -63,8 +72,29 @@ def shards_of_stream(
         subscriber.start_at,
         connection,
         channel,
+        copies,
         supervisor,
-        READ_LIMIT,
+        min(subscriber.batch or READ_LIMIT, MAX_GET_RECORDS),
+    )
+
+
+def _dispatcher(
+    subscriber: Subscriber,
+    channel: Channel,
+    caller: Caller,
+    settlement: Settlement,
+    clock: Clock,
+) -> Dispatcher | BatchDispatcher:
+    if subscriber.batch is None:
+        return Dispatcher(subscriber.handler, channel, caller, settlement)
+    return BatchDispatcher(
+        subscriber.handler,
+        subscriber.batch,
+        subscriber.batch_window,
+        channel,
+        caller,
+        settlement,
+        clock,
     )
 
 
@@ -90,20 +120,31 @@ class Subscription:
         self.subscriber = subscriber
         self._connection = connection
         self._supervisor = supervisor
-        self._channel = Channel(subscriber.workers)
+        # A batch is not cut into slices of the usual channel on its way.
+        self._channel = Channel(subscriber.workers, max(CAPACITY, subscriber.batch or 0))
         self._threads = HandlerThreads(subscriber.workers, f"handler-{subscriber.stream.name}")
-        self._dispatcher = Dispatcher(
-            subscriber.handler,
+        self.copies = Copies(subscriber.retry, subscriber.stream.ref, connection)
+        publisher = KinesisPublisher(connection, subscriber.policies.reply, subscriber.codec)
+        settlement = Settlement(
+            subscriber.handler.name,
             subscriber.policies,
-            self._channel,
-            KinesisPublisher(connection, subscriber.policies.reply, subscriber.codec),
+            self.copies,
+            publisher,
+            connection.clock,
             stop,
-            self._threads,
         )
-        self.counters = self._dispatcher.counters
-        self._source = source(subscriber, connection, self._channel, supervisor)
+        self.counters = settlement.counters
+        self._dispatcher = _dispatcher(
+            subscriber,
+            self._channel,
+            Caller(subscriber.handler, publisher, self._threads),
+            settlement,
+            connection.clock,
+        )
+        self._source = source(subscriber, connection, self._channel, self.copies, supervisor)
         self._info: StreamInfo | None = None
         self._workers: list[asyncio.Task[None]] = []
+        self._copying: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -148,6 +189,7 @@ class Subscription:
         """Starts workers and readers; returns once every shard taken has its iterator."""
         if self._info is None:
             raise RuntimeError("a subscription is opened only after its stream was checked")
+        self._copying = self._supervisor.spawn(f"copies[{self.name}]", self.copies.run())
         for lane in range(self.subscriber.workers):
             self._workers.append(
                 self._supervisor.spawn(f"worker[{self.name}/{lane}]", self._dispatcher.work(lane))
@@ -172,6 +214,15 @@ class Subscription:
         late = await self._supervisor.finish(self._workers, timeout, self._source.cut_off)
         self._threads.close()
         return late
+
+    async def publish_waiting(self) -> None:
+        """Publishes the copies that still wait for their time, marked with it.
+
+        Cut off by a deadline, the rest stays what it is: open originals, which come again.
+        """
+        if self._copying is not None:
+            await self._supervisor.cancel([self._copying])
+        await self.copies.flush()
 
     async def release(self) -> None:
         """Stores the final checkpoints and releases the leases."""

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::{envelope, Int};
+use crate::envelope::{block_text, headers};
 use crate::error::Error;
 use crate::partition::MAX_PARTITIONS;
 use crate::{get_records, page};
@@ -99,6 +100,17 @@ impl Page {
     fn headers<'py>(&self, py: Python<'py>, index: Int) -> PyResult<Bound<'py, PyDict>> {
         let index = self.0.index(index.index())?;
         envelope::headers(py, self.0.header_block(index))
+    }
+
+    fn find_header(&self, name: &str, start: Int, stop: Int) -> PyResult<Vec<(usize, String)>> {
+        let run = self.0.run(start.index(), stop.index())?;
+        Ok(run
+            .filter_map(|index| {
+                let text = block_text(self.0.header_block(index)?);
+                let (_, value) = headers(&text).filter(|(found, _)| *found == name).last()?;
+                Some((index, value.to_owned()))
+            })
+            .collect())
     }
 
     fn partition_key(&self, index: Int) -> PyResult<Option<&str>> {

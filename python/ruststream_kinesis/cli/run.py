@@ -12,8 +12,8 @@ from rich.logging import RichHandler
 
 from ruststream_kinesis.app import RustStream
 from ruststream_kinesis.cli.loading import load_app
-from ruststream_kinesis.dispatch import Counters
 from ruststream_kinesis.errors import KinesisError
+from ruststream_kinesis.settlement import Counters
 
 __all__ = ["run_service"]
 

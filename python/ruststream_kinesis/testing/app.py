@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from ruststream_kinesis.channel import Channel
     from ruststream_kinesis.codec import Codec
     from ruststream_kinesis.connection import Connection
-    from ruststream_kinesis.dispatch import Counters
+    from ruststream_kinesis.copies import Copies
     from ruststream_kinesis.handlers import Handler
     from ruststream_kinesis.router import Subscriber
     from ruststream_kinesis.service import Hook
+    from ruststream_kinesis.settlement import Counters
     from ruststream_kinesis.supervisor import Supervisor
     from ruststream_kinesis.transport import PutResult
 
@@ -184,9 +185,15 @@ class TestApp:
         ]
 
         def source(
-            subscriber: Subscriber, connection: Connection, channel: Channel, owner: Supervisor
+            subscriber: Subscriber,
+            connection: Connection,
+            channel: Channel,
+            copies: Copies,
+            owner: Supervisor,
         ) -> LogSource:
-            return LogSource(self._log, self._tracker, subscriber, connection, channel, owner)
+            return LogSource(
+                self._log, self._tracker, subscriber, connection, channel, copies, owner
+            )
 
         self._service = Service(
             broker, noted, on_startup, on_shutdown, shutdown_timeout, source=source

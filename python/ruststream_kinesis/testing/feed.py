@@ -15,8 +15,11 @@ from ruststream_kinesis.testing.log import SHARD_ID, Log, LogRecord
 from ruststream_kinesis.testing.tracking import CAUSE, DELIVERY, Cause, Delivery, Tracker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ruststream_kinesis.codec import Decoder
     from ruststream_kinesis.connection import Connection
+    from ruststream_kinesis.copies import Copies
     from ruststream_kinesis.position import KinesisPosition
     from ruststream_kinesis.router import Subscriber
     from ruststream_kinesis.supervisor import Supervisor
@@ -44,6 +47,11 @@ class LogRun(Run):
         self.indices = _ONE
         self.delivery = delivery
 
+    def payloads_of(self, indices: Sequence[int]) -> list[bytes]:
+        """The payload, by whichever way a worker asks for it."""
+        del indices
+        return self.payloads()
+
     def payloads(self) -> list[bytes]:
         """The payload. Called by the worker in its own task, right before the handler."""
         delivery = self.delivery
@@ -68,6 +76,7 @@ class LogShard:
         self.generation = 0
         self.ceiling: float = math.inf
         self.started = -1
+        self.ended = False
         self.decode = decode
         self._tracker = tracker
         self._log = log
@@ -89,6 +98,17 @@ class LogShard:
         delivery = self._open.pop(place, None)
         if delivery is not None:
             delivery.settle()
+
+    def ack_range(self, start: int, stop: int) -> None:
+        """Settles the deliveries at `start` up to, not including, `stop`."""
+        for place in range(start, stop):
+            self.ack(place)
+
+    def defer(self, place: int) -> None:
+        """The delivery waits as a copy: that is decided, and it is settled when the copy is sent."""
+        delivery = self._open.get(place)
+        if delivery is not None:
+            delivery.defer()
 
     def hold(self, place: int) -> None:
         """Leaves the delivery open: here it does not come back."""
@@ -123,6 +143,7 @@ class LogSource:
         subscriber: Which stream, and where to start.
         connection: Time.
         channel: Takes the deliveries.
+        copies: Not needed here.
         supervisor: Owns the feeding task.
     """
 
@@ -133,8 +154,10 @@ class LogSource:
         subscriber: Subscriber,
         connection: Connection,
         channel: Channel,
+        copies: Copies,
         supervisor: Supervisor,
     ) -> None:
+        del copies  # there is no end of a shard, and no loss of one
         self._log = log
         self._stream = subscriber.stream.name
         self._start_at = subscriber.start_at

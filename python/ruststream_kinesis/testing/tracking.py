@@ -11,6 +11,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from ruststream_kinesis.channel import Run
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.message import KinesisMessage
 from ruststream_kinesis.outcomes import ACK, RETRY, Outcome
@@ -54,6 +55,7 @@ class Delivery:
     """One record on its way through one subscription, and what became of it."""
 
     __slots__ = (
+        "_closed",
         "_place",
         "_shard",
         "_value",
@@ -67,6 +69,7 @@ class Delivery:
         "running",
         "settled",
         "tracker",
+        "waiting",
     )
 
     def __init__(
@@ -90,6 +93,9 @@ class Delivery:
         """What the handler raised; `AckUnsupported` where its `retry()` was refused."""
         self.settled = False
         """Whether the checkpoint may pass the record."""
+        self._closed = False
+        self.waiting = False
+        """Whether a copy of the record waits, or waited, for its time."""
         self.held = False
         """Whether the record was left open on purpose: it would hold the checkpoint."""
 
@@ -120,7 +126,8 @@ class Delivery:
     @property
     def message(self) -> KinesisMessage[Any]:
         """The delivery as a handler may ask for it: headers, key, arrival, position, attempt."""
-        return KinesisMessage(self._shard, self.record.page, 0, self._place, self.value)
+        run = Run(self._shard, self._shard.generation, self.record.page, self._place, range(1))
+        return KinesisMessage(run, 0, self.value, _decided)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -137,17 +144,28 @@ class Delivery:
         """Whether `error` is the answer to a `retry()`, and not what the handler raised."""
         return isinstance(self.returned, Outcome)
 
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.tracker.closed(self)
+
     def ended(self) -> None:
         """The handler returned or raised."""
         self.running = False
-        if self.settled or self.held:
-            self.tracker.closed(self)
+        if self.settled or self.held or self.waiting:
+            self._close()
 
     def settle(self) -> None:
         """The checkpoint may pass it."""
         self.settled = True
         if not self.running:
-            self.tracker.closed(self)
+            self._close()
+
+    def defer(self) -> None:
+        """A copy of it waits for its time."""
+        self.waiting = True
+        if not self.running:
+            self._close()
 
     def hold(self, refusal: AckUnsupported) -> None:
         """It stays open; the in-process log does not bring it back."""
@@ -155,13 +173,18 @@ class Delivery:
         if isinstance(self.returned, Outcome) and self.error is None:
             self.error = refusal
         if not self.running:
-            self.tracker.closed(self)
+            self._close()
 
     def __repr__(self) -> str:
         state = "its handler runs" if self.running else "it waits for its handler"
         if self.called and not self.running:
             state = f"{self.outcome!r}" if self.outcome else "left open by its handler"
         return f"<record {self.record.sequence_number} of stream {self._shard.stream}: {state}>"
+
+
+async def _decided(_outcome: Outcome, _run: Run, _index: int) -> bool:
+    """A message that a test looks at settles nothing any more."""
+    return False
 
 
 CAUSE: ContextVar[Cause | None] = ContextVar("cause", default=None)

@@ -1,0 +1,234 @@
+"""Runs batch handlers: runs of deliveries in, one call for many out.
+
+A batch closes at n deliveries or when its window is over, whichever is first; it may mix shards.
+Every element is settled on its own, against its own shard, and the invariants of `dispatch.py` hold
+for each: what is void, or above its shard's ceiling, never reaches the handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ruststream_kinesis._core import Batcher
+from ruststream_kinesis.channel import Channel, DeliveryShard, Run
+from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.dispatch import Caller, cancelled_by_us
+from ruststream_kinesis.errors import HandlerError
+from ruststream_kinesis.handlers import Handler
+from ruststream_kinesis.message import KinesisMessage
+from ruststream_kinesis.outcomes import ACK, Outcome
+from ruststream_kinesis.settlement import Settlement
+
+__all__ = ["BatchDispatcher"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+_Slice = tuple[Run, int, int]
+"""A run and which of its deliveries, by their position in the run."""
+
+
+class _Part:
+    """The deliveries of a batch that come from one run: they share shard, stamp and page."""
+
+    __slots__ = ("indices", "run", "values")
+
+    def __init__(self, run: Run, indices: Sequence[int], values: list[Any]) -> None:
+        self.run = run
+        self.indices = indices
+        self.values = values
+
+    def ack(self) -> None:
+        """Settles all of them; a page's stretch in one call."""
+        run, indices = self.run, self.indices
+        if run.shard.generation != run.generation:
+            return
+        if isinstance(indices, range):
+            run.shard.ack_range(run.base + indices.start, run.base + indices.stop)
+        else:
+            for index in indices:
+                run.shard.ack(run.base + index)
+
+
+class BatchDispatcher:
+    """The workers of one subscription whose handler takes lists.
+
+    Args:
+        handler: What to call.
+        size: Deliveries a batch.
+        window: Seconds that a batch may wait for more, after its first delivery.
+        channel: Where runs come from.
+        caller: Calls the handler.
+        settlement: Takes what comes of each delivery.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        size: int,
+        window: float,
+        channel: Channel,
+        caller: Caller,
+        settlement: Settlement,
+        clock: Clock,
+    ) -> None:
+        self._handler = handler
+        self._size = size
+        self._window = window
+        self._channel = channel
+        self._caller = caller
+        self._settlement = settlement
+        self._clock = clock
+
+    async def work(self, lane: int) -> None:
+        """One worker: forms batches of its lane until the channel is closed and the lane empty."""
+        batcher: Batcher[Run] = Batcher(self._size, self._window)
+        alarm: asyncio.Task[None] | None = None
+        try:
+            while True:
+                run = await self._channel.take(lane)
+                if run is not None:
+                    # Out of the channel and into the batch: the handler's pace still bounds both.
+                    self._channel.release(len(run))
+                    for batch in batcher.push(run, len(run), self._clock.monotonic()):
+                        await self._handle(batch)
+                elif self._channel.closed:
+                    await self._handle(batcher.flush())
+                    return
+                if (due := batcher.due(self._clock.monotonic())) is not None:
+                    await self._handle(due)
+                if batcher.deadline is not None and (alarm is None or alarm.done()):
+                    # One a batch, not one a run: the lane is roused when the window is over.
+                    alarm = asyncio.ensure_future(self._rouse(lane, batcher.deadline))
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    async def _rouse(self, lane: int, deadline: float) -> None:
+        await self._clock.sleep(deadline - self._clock.monotonic())
+        self._channel.rouse(lane)
+
+    def close(self, shards: Iterable[DeliveryShard]) -> None:
+        """Starts no delivery that is newer, in its shard, than the newest one already started."""
+        for shard in shards:
+            shard.ceiling = min(shard.ceiling, shard.started)
+        self._channel.close()
+
+    async def _handle(self, batch: list[_Slice]) -> None:
+        parts = [part for each in batch if (part := await self._open(*each)) is not None]
+        # Opening may have waited for a dead letter: the stamps are looked at right before the call.
+        parts = [part for part in parts if part.run.shard.generation == part.run.generation]
+        if not parts:
+            return
+        for part in parts:
+            shard = part.run.shard
+            shard.started = max(shard.started, part.run.base + part.indices[-1])
+        values = parts[0].values if len(parts) == 1 else [v for part in parts for v in part.values]
+        messages = self._messages(parts) if self._handler.wants_message else []
+        try:
+            result = await self._caller.call(values, messages)
+            self._check(result, len(values))
+        except (asyncio.CancelledError, Exception) as error:
+            if cancelled_by_us(error):
+                raise
+            await self._failed(error, parts, messages)
+            return
+        self._settlement.counters.handled += len(values)
+        if result is not None and not isinstance(result, list | Outcome):
+            # One reply for the whole batch: none of it is settled before the reply is there.
+            first = parts[0]
+            sent = await self._settlement.reply(result, first.run, first.indices[0])
+            result = ACK if sent else []
+        if result in (None, ACK) and not messages:
+            for part in parts:
+                part.ack()
+        else:
+            await self._settle(result, parts, messages)
+
+    async def _open(self, run: Run, start: int, stop: int) -> _Part | None:
+        """The startable deliveries of a slice, decoded; those that do not decode settle alone."""
+        shard, decode = run.shard, self._handler.decode
+        if shard.generation != run.generation:
+            return None
+        indices = run.indices[start:stop]
+        if run.base + indices[-1] > shard.ceiling:
+            indices = [index for index in indices if run.base + index <= shard.ceiling]
+        early = self._settlement.put_off(run)
+        if early:
+            for index in (index for index in indices if index in early):
+                await self._settlement.wait_out(early[index])
+            indices = [index for index in indices if index not in early]
+        if not indices:
+            return None
+        payloads = run.payloads_of(indices)
+        try:
+            return _Part(run, indices, list(map(decode, payloads)))
+        except Exception:  # noqa: BLE001 - one of them at least: found out below, one by one
+            return await self._open_one_by_one(run, indices, payloads)
+
+    async def _open_one_by_one(
+        self, run: Run, indices: Sequence[int], payloads: list[bytes]
+    ) -> _Part | None:
+        kept: list[int] = []
+        values: list[Any] = []
+        for index, payload in zip(indices, payloads, strict=True):
+            try:
+                value = self._handler.decode(payload)
+            except Exception as error:  # noqa: BLE001 - whatever a codec raises means this
+                kind = self._handler.payload_type
+                await self._settlement.undecodable(error, run, index, kind, payload)
+                continue
+            kept.append(index)
+            values.append(value)
+        return _Part(run, kept, values) if kept else None
+
+    def _messages(self, parts: list[_Part]) -> list[KinesisMessage[Any]]:
+        decide = self._settlement.decide
+        return [
+            KinesisMessage(part.run, index, value, decide)
+            for part in parts
+            for index, value in zip(part.indices, part.values, strict=True)
+        ]
+
+    def _check(self, result: Any, count: int) -> None:
+        """An error of the handler, like one it raised: nothing of it can be believed."""
+        if isinstance(result, list) and len(result) > count:
+            raise HandlerError(
+                f"handler {self._handler.name} returned {len(result)} outcomes for a batch of "
+                f"{count}: at most one for each element"
+            )
+
+    async def _settle(
+        self,
+        result: Outcome | list[Any] | None,
+        parts: list[_Part],
+        messages: list[KinesisMessage[Any]],
+    ) -> None:
+        """Settles element by element; those that a list does not reach stay open."""
+        places = [(part.run, index) for part in parts for index in part.indices]
+        outcomes = result if isinstance(result, list) else [result] * len(places)
+        if len(outcomes) < len(places):
+            logger.warning(
+                "handler %s said of %d of %d records what became of them: the rest stays open",
+                self._handler.name,
+                len(outcomes),
+                len(places),
+            )
+        for at, (run, index) in enumerate(places):
+            message = messages[at] if messages else None
+            if at < len(outcomes):
+                await self._settlement.returned(outcomes[at], run, index, message)
+            elif message is None or message.outcome is None:
+                self._settlement.leave_open(run, index)
+
+    async def _failed(
+        self, error: BaseException, parts: list[_Part], messages: list[KinesisMessage[Any]]
+    ) -> None:
+        """The handler raised: what `on_error` says, for each element; the log names the first."""
+        first, *others = messages or self._messages(parts)
+        await self._settlement.failed(error, first.run, first.index, first)
+        for message in others:
+            await self._settlement.failed(error, message.run, message.index, message, quiet=True)

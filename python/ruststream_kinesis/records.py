@@ -1,0 +1,190 @@
+"""Records on their way into a stream: made from values, checked, sent, and sent again.
+
+Everything that this package puts into a stream passes `outgoing` and `send`: replies, publishes,
+copies, dead letters. The in-process log is behind them too, so that a test writes what production
+writes and refuses what production refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruststream_kinesis._core import encode_envelope
+from ruststream_kinesis.backoff import Backoff, MinuteLog
+from ruststream_kinesis.codec import Codec
+from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.errors import PublishError, RequestError
+from ruststream_kinesis.limits import (
+    DEFAULT_MAX_RECORD_BYTES,
+    check_partition_key,
+    check_record_size,
+)
+from ruststream_kinesis.message import (
+    PARTITION_KEY_HEADER,
+    SEQUENCE_NUMBER_HEADER,
+    SHARD_ID_HEADER,
+)
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.transport import Failure, PutResult, judge
+
+__all__ = ["OutgoingRecord", "RecordMaker", "outgoing", "send", "spread_key"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+# Facts of a delivery, not of a record: they never travel in an envelope.
+_DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHARD_ID_HEADER})
+
+# One run of keys for the whole process: unlike any other process', and each unlike the last.
+_nonce = secrets.token_hex(8)
+_numbers = itertools.count()
+
+
+def spread_key() -> str:
+    """A partition key of this process' own; the service's hash spreads them over the shards."""
+    return f"{_nonce}-{next(_numbers)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """A record that passed every local check, ready to be sent."""
+
+    stream: StreamRef
+    data: bytes
+    """The blob as it stands in the stream, envelope included."""
+    partition_key: str
+    key_bytes: int
+    """Size of the partition key in bytes of UTF-8; it counts against the record's limit."""
+
+
+class RecordMaker:
+    """Turns a value into a checked record: codec, envelope, key ladder, limits.
+
+    The publisher and the in-process log share it, so that a test writes what production writes and
+    refuses what production refuses.
+
+    Args:
+        policy_key: The policy's key, or a function from a value to its key.
+        codec: Encodes values.
+    """
+
+    def __init__(self, policy_key: str | Callable[[Any], str] | None, codec: Codec) -> None:
+        self._policy_key = policy_key
+        self._codec = codec
+        self._streams: dict[str, StreamRef] = {}
+
+    def make(
+        self,
+        value: Any,
+        to: str,
+        partition_key: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> OutgoingRecord:
+        """The record, checked but for its size: that limit is the stream's.
+
+        Raises:
+            ConfigurationError: `to` is neither a stream name nor an ARN.
+            InvalidRecord: The partition key is refused.
+            EnvelopeError: A header cannot be carried exactly.
+        """
+        stream = self._streams.get(to)
+        if stream is None:
+            stream = self._streams[to] = StreamRef.parse(to)
+        own = None
+        if headers:
+            own = {name: text for name, text in headers.items() if name not in _DELIVERY_HEADERS}
+            if partition_key is None:
+                # The key of a record that came without one says nothing.
+                partition_key = headers.get(PARTITION_KEY_HEADER) or None
+        if partition_key is None:
+            key = self._policy_key
+            partition_key = key(value) if callable(key) else key or spread_key()
+        return outgoing(stream, encode_envelope(own, self._codec.encode(value)), partition_key)
+
+
+def outgoing(stream: StreamRef, data: bytes, partition_key: str) -> OutgoingRecord:
+    """A record from its blob.
+
+    Raises:
+        InvalidRecord: The partition key is refused.
+    """
+    return OutgoingRecord(
+        stream, data, partition_key, check_partition_key(partition_key, stream.name)
+    )
+
+
+async def send(
+    connection: Connection,
+    record: OutgoingRecord,
+    *,
+    deadline: float | None = None,
+    wanted: Callable[[], bool] | None = None,
+) -> PutResult | None:
+    """Puts a record into its stream, again and again while the failure is passing.
+
+    A record whose answer was lost is sent again, so it may stand in the stream twice.
+
+    Args:
+        connection: Transport and clock.
+        record: What to put.
+        deadline: When to give up, on the monotonic clock.
+        wanted: Asked before every attempt whether to go on.
+
+    Returns:
+        Where it stands, or `None` when it was not wanted any more.
+
+    Raises:
+        InvalidRecord: It is larger than the stream takes; nothing was sent.
+        NotConnected: The service is not running.
+        PublishError: The service refused it, or went on refusing it past the deadline.
+    """
+    clock, backoff = connection.clock, Backoff(first=0.1, cap=5.0)
+    log = MinuteLog(clock)
+    while wanted is None or wanted():
+        try:
+            if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
+                await _check_size(connection, record)
+            return await connection.transport.put_record(
+                record.stream, record.data, record.partition_key
+            )
+        except RequestError as error:
+            delay = backoff.next()
+            late = deadline is not None and clock.monotonic() + delay > deadline
+            if late or judge(error) is not Failure.PASSING:
+                raise PublishError(
+                    f"a record of {len(record.data)} bytes was not published "
+                    f"({backoff.failures} attempt(s)): {error.message}",
+                    stream=record.stream.name,
+                ) from error
+            _say(log if deadline is None else None, record, error)
+        await clock.sleep(delay)
+    return None
+
+
+def _say(log: MinuteLog | None, record: OutgoingRecord, error: RequestError) -> None:
+    """A publisher with a deadline tells its caller; one without has only the log."""
+    count = None if log is None else log.due()
+    if count is None:
+        logger.debug("publishing to %s failed, trying again: %s", record.stream, error)
+    else:
+        logger.warning(
+            "publishing to stream %s failed (%d time(s)), trying again: %s",
+            record.stream.name,
+            count,
+            error,
+            extra={"stream": record.stream.name},
+        )
+
+
+async def _check_size(connection: Connection, record: OutgoingRecord) -> None:
+    """For a record that not every stream takes: no stream's limit is below the usual one."""
+    stream, limits = record.stream, connection.max_record_bytes
+    limit = limits.get(stream)
+    if limit is None:
+        info = await connection.transport.describe_stream(stream)
+        limit = limits[stream] = info.max_record_bytes
+    check_record_size(len(record.data), record.key_bytes, limit, stream.name)
