@@ -29,7 +29,12 @@ RESULTS = ROOT / ".benchmarks"
 
 # What the package promises of itself; a miss is shown, and fails only with --strict.
 SERVICE_RATIO = 5.0
+BATCH_RATIO = 10.0
+WORKERS_RATIO = 1.5
 MEMORY_MIB = 1.0
+WAITING_MIB = 150.0
+WAITING_PERCENT = 1.0
+TESTKIT_RATIO = 5.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,10 @@ def _service_on(context: Context, loop: str) -> None:
         else:
             contenders["service"] = lambda: service.run_service(server, plan)
             contenders["service, workers=8"] = lambda: service.run_service(server, plan, workers=8)
+            contenders["service, batch=1000"] = lambda: service.run_batches(server, plan)
+            contenders["service, batch=1000, workers=8"] = lambda: service.run_batches(
+                server, plan, workers=8
+            )
         series = interleave(contenders, context.size.rounds, context.progress)
     base, floor = series["aiobotocore loop"], series["floor: fetch + payload decode"]
     table = Table(
@@ -109,16 +118,28 @@ def _service_on(context: Context, loop: str) -> None:
         )
     context.report.tables.append(table)
     context.record(f"service on {loop}", series)
-    if "service" in series:
-        context.report.checks.append(
-            Check(
-                f"aiobotocore loop ÷ service, CPU a record, {loop}",
-                ratio(base, series["service"]).median,
-                SERVICE_RATIO,
-                "x",
-                at_least=True,
-            )
-        )
+    if "service" not in series:
+        return
+    single, batched = series["service"], series["service, batch=1000"]
+    loop_over, spread = f"aiobotocore loop ÷ service{{}}, CPU a record, {loop}", "service, workers=8"
+    context.report.checks += [
+        Check(
+            loop_over.format(""), ratio(base, single).median, SERVICE_RATIO, "x", at_least=True
+        ),
+        Check(
+            loop_over.format(", batch=1000"),
+            ratio(base, batched).median,
+            BATCH_RATIO,
+            "x",
+            at_least=True,
+        ),
+        Check(
+            f"service, workers=8 ÷ workers=1, CPU a record, {loop}",
+            1 / ratio(single, series[spread]).median,
+            WORKERS_RATIO,
+            "x",
+        ),
+    ]
 
 
 def run_core_section(context: Context) -> None:

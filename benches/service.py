@@ -1,7 +1,8 @@
 """This package's service, written as a user would write it, against the canned server.
 
-One handler, msgspec payload, ack by returning, leases in memory, one shard. Besides the ids, every
-run checks what the service is for: after the stop, the stored checkpoint is the last record.
+One handler (of records, or of batches), msgspec payload, ack by returning, leases in memory, one
+shard. Besides the ids, every run checks what the service is for: after the stop, the stored
+checkpoint is the last record.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
     from benches.canned import Server
     from benches.cpu import Sample
-    from benches.pages import Order, Spec
+    from benches.pages import Spec
 
 # CPU is measured, not time: the pause between two reads (0.2 s by default, for the service's limit
 # of five reads a second and shard) would only make the benchmark slow.
 READ_INTERVAL = 0.0
+
+# Records a call of a handler of batches.
+BATCH = 1_000
 
 # A run that hangs is a failure, not a long run: far above what the slowest machine needs.
 DEADLINE = 300.0
@@ -34,18 +38,30 @@ def run_service(server: Server, plan: Plan, *, workers: int = 1) -> Sample:
     return plan.run(_run(server.url, plan, workers))
 
 
+def run_batches(server: Server, plan: Plan, *, workers: int = 1) -> Sample:
+    """One checked run of the service with a handler of batches."""
+    return plan.run(_run_batches(server.url, plan, workers))
+
+
 async def _run(url: str, plan: Plan, workers: int) -> Sample:
     tally = Tally(plan)
     await run_app(url, tally, tally.handler(), workers=workers)
     return tally.checked(in_order=workers == 1)
 
 
+async def _run_batches(url: str, plan: Plan, workers: int) -> Sample:
+    tally = Tally(plan)
+    await run_app(url, tally, tally.batch_handler(), workers=workers, batch=BATCH)
+    return tally.checked(in_order=workers == 1)
+
+
 async def run_app(
     url: str,
     tally: Tally,
-    handle: Callable[[Order], Awaitable[None]],
+    handle: Callable[..., Awaitable[None]],
     *,
     workers: int = 1,
+    batch: int | None = None,
 ) -> None:
     """The application itself: it runs until the last record was handled, and is checked."""
     store = MemoryLeaseStore()
@@ -54,7 +70,7 @@ async def run_app(
     )
     app = RustStream(broker, title="benchmark", version="0.0.0")
     stream = KinesisStream(STREAM, read_interval=READ_INTERVAL)
-    app.subscriber(stream, workers=workers)(handle)
+    app.subscriber(stream, workers=workers, batch=batch)(handle)
     await serve_until(app, tally.done)
     await check_checkpoint(store, tally.plan.spec)
 

@@ -69,6 +69,7 @@ class Tally:
         """Set when the last record of the stream has been handled."""
         self.sample: Sample | None = None
         self._watch = Stopwatch()
+        self._seen_at_start = 0
         spec = plan.spec
         self._first = spec.record_id(0, WARMUP_PAGES, 0)
         self._end = spec.record_id(0, WARMUP_PAGES + plan.pages, 0)
@@ -88,11 +89,27 @@ class Tally:
 
         return handle
 
+    def batch_handler(self) -> Callable[[list[Order]], Awaitable[None]]:
+        """The same for lists: the clock is read at the end of the batch that a mark stands in."""
+        extend = self.ids.extend
+        marks = frozenset((self._first, self._end, self._last))
+        reached = self._reached
+
+        async def handle(orders: list[Order]) -> None:
+            seen = [order.id for order in orders]
+            extend(seen)
+            for order_id in sorted(marks.intersection(seen)):
+                reached(order_id)
+
+        return handle
+
     def _reached(self, order_id: int) -> None:
         if order_id == self._first:
+            self._seen_at_start = len(self.ids)
             self._watch.start()
         elif order_id == self._end:
-            self.sample = self._watch.stop(self.plan.pages * self.plan.records)
+            # What was handled between the two readings, whatever a batch was made of.
+            self.sample = self._watch.stop(len(self.ids) - self._seen_at_start)
         else:
             self.done.set()
 
