@@ -40,10 +40,24 @@ class _Part:
         self.indices = indices
         self.values = values
 
+    def is_valid(self) -> bool:
+        """Whether the shard was neither lost nor rewound since its read."""
+        return self.run.shard.generation == self.run.generation
+
+    def trim(self) -> bool:
+        """Leaves out what may not start any more; whether anything is left."""
+        if not self.is_valid():
+            return False
+        run, ceiling = self.run, self.run.shard.ceiling
+        if run.base + self.indices[-1] > ceiling:
+            count = sum(run.base + index <= ceiling for index in self.indices)
+            self.indices, self.values = self.indices[:count], self.values[:count]
+        return bool(self.indices)
+
     def ack(self) -> None:
         """Settles all of them; a page's stretch in one call."""
         run, indices = self.run, self.indices
-        if run.shard.generation != run.generation:
+        if not self.is_valid():
             return
         if isinstance(indices, range):
             run.shard.ack_range(run.base + indices.start, run.base + indices.stop)
@@ -119,13 +133,11 @@ class BatchDispatcher:
 
     async def _handle(self, batch: list[_Slice]) -> None:
         parts = [part for each in batch if (part := await self._open(*each)) is not None]
-        # Opening may have waited for a dead letter: the stamps are looked at right before the call.
-        parts = [part for part in parts if part.run.shard.generation == part.run.generation]
+        # Opening may have waited for a dead letter, or asked for a stop: what may start is looked at
+        # right before the call.
+        parts = [part for part in parts if part.trim()]
         if not parts:
             return
-        for part in parts:
-            shard = part.run.shard
-            shard.started = max(shard.started, part.run.base + part.indices[-1])
         values = parts[0].values if len(parts) == 1 else [v for part in parts for v in part.values]
         messages = self._messages(parts) if self._handler.wants_message else []
         try:
@@ -138,10 +150,15 @@ class BatchDispatcher:
             return
         self._settlement.counters.handled += len(values)
         if result is not None and not isinstance(result, list | Outcome):
-            # One reply for the whole batch: none of it is settled before the reply is there.
+            # One reply for the whole batch: none of it is settled before the reply is there, and it
+            # is wanted while any of its shards is ours.
             first = parts[0]
-            sent = await self._settlement.reply(result, first.run, first.indices[0])
-            result = ACK if sent else []
+            if not await self._settlement.reply(
+                result, first.run, first.indices[0], lambda: any(part.is_valid() for part in parts)
+            ):
+                self._leave_open(parts, messages)
+                return
+            result = ACK
         if result in (None, ACK) and not messages:
             for part in parts:
                 part.ack()
@@ -156,6 +173,9 @@ class BatchDispatcher:
         indices = run.indices[start:stop]
         if run.base + indices[-1] > shard.ceiling:
             indices = [index for index in indices if run.base + index <= shard.ceiling]
+        if indices:
+            # From here on something may come of each, so that all of it counts as started.
+            shard.started = max(shard.started, run.base + indices[-1])
         early = self._settlement.put_off(run)
         if early:
             for index in (index for index in indices if index in early):
@@ -222,6 +242,13 @@ class BatchDispatcher:
             if at < len(outcomes):
                 await self._settlement.returned(outcomes[at], run, index, message)
             elif message is None or message.outcome is None:
+                self._settlement.leave_open(run, index)
+
+    def _leave_open(self, parts: list[_Part], messages: list[KinesisMessage[Any]]) -> None:
+        """Nothing more is said of them; what the handler settled by itself stays settled."""
+        places = [(part.run, index) for part in parts for index in part.indices]
+        for at, (run, index) in enumerate(places):
+            if not messages or messages[at].outcome is None:
                 self._settlement.leave_open(run, index)
 
     async def _failed(

@@ -28,6 +28,8 @@ class DeliveryShard(Protocol):
     shard_id: str
     generation: int
     """Raised by a rewind and by a lost lease: deliveries with an older stamp are void."""
+    lost: bool
+    """Another owner holds it now, or this one let go of it."""
     ceiling: float
     """Deliveries at a later place are not started any more; infinite until the stop."""
     started: int

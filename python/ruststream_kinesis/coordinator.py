@@ -303,7 +303,8 @@ class Coordinator:
             if shard.ended:
                 # Its children are listed now, and must not wait for copies that do.
                 self._discovery.soon()
-                await self._copies.flush(shard)
+            # It ended, or holds too much: either way it is let go of when nothing else is open.
+            self._copies.flush(shard)
             self._wake_up()
 
     def _give_up(self, holding: Holding) -> None:
@@ -318,6 +319,7 @@ class Coordinator:
     async def _release(self, holding: Holding) -> None:
         shard = holding.shard
         self._conclude(holding)
+        self._copies.discard(shard)
         await holding.checkpointer.stop()
         await self._store.release(
             shard.lease, checkpoint=holding.final, number=holding.checkpointer.next_number()

@@ -15,11 +15,13 @@ import heapq
 import itertools
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 
 from ruststream_kinesis.channel import DeliveryShard
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import InvalidRecord, KinesisError
 from ruststream_kinesis.records import outgoing, send, spread_key
 from ruststream_kinesis.retry import Copy, RetryPolicy, dead_letter_blobs
@@ -45,21 +47,31 @@ class Copies:
         policy: Further attempts, dead letter, when originals of waiting copies are settled.
         stream: Where copies go: the subscription's own stream, by its own name or ARN.
         connection: Transport and clock.
+        counters: What becomes of the copies is counted here.
     """
 
-    def __init__(self, policy: RetryPolicy, stream: StreamRef, connection: Connection) -> None:
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        stream: StreamRef,
+        connection: Connection,
+        counters: Counters | None = None,
+    ) -> None:
         self.policy = policy
         self._stream = stream
         self._connection = connection
         self._clock = connection.clock
+        self.counters = counters or Counters()
         self._heap: list[_Waiting] = []
         self._numbers = itertools.count()
-        self._earlier = asyncio.Event()
+        self._early: deque[Copy] = deque()
+        self._changed = asyncio.Event()
+        self._finishing = False
 
     @property
     def waiting(self) -> int:
         """Copies that are kept until they are due."""
-        return len(self._heap)
+        return len(self._heap) + len(self._early)
 
     async def publish(self, copy: Copy, *, early: bool = False) -> None:
         """Puts a copy into the stream, then settles its original; a void copy is dropped.
@@ -106,6 +118,7 @@ class Copies:
                 break
             if result is not None:
                 self._settle(copy)
+                self.counters.dead_lettered += 1
                 logger.warning(
                     "record %s of shard %s, stream %s, went to the dead letter stream %s after %d "
                     "attempt(s)",
@@ -128,7 +141,7 @@ class Copies:
         """
         if delay <= 0:
             await self.publish(copy)
-        elif copy.shard.ended or len(self._heap) >= MAX_WAITING:
+        elif copy.shard.ended or self.waiting >= MAX_WAITING:
             await self.publish(copy, early=True)
         else:
             self._keep(copy, delay)
@@ -137,47 +150,65 @@ class Copies:
         entry = (self._clock.monotonic() + delay, next(self._numbers), copy)
         heapq.heappush(self._heap, entry)
         if self._heap[0] is entry:
-            self._earlier.set()
+            self._changed.set()
         if self.policy.deferred == "settle":
+            copy.settled = True
             copy.shard.ack(copy.place)
         else:
             copy.shard.defer(copy.place)
 
     async def run(self) -> None:
-        """Publishes what comes due, until cancelled; a crowd of them some at a time."""
+        """Publishes what comes due, some at a time, until `finish`.
+
+        Cancelled, it leaves the originals of what is on its way open: they come again.
+        """
         gate = asyncio.Semaphore(_AT_ONCE)
         async with asyncio.TaskGroup() as group:
             while True:
-                self._earlier.clear()
-                rest = self._heap[0][0] - self._clock.monotonic() if self._heap else math.inf
+                self._changed.clear()
+                rest = self._rest()
+                if rest == math.inf and self._finishing:
+                    return  # the group waits for what is on its way
                 if rest > 0:
-                    await wait(self._clock, rest, self._earlier)
+                    await wait(self._clock, rest, self._changed)
                     continue
                 await gate.acquire()
                 # Looked at again: the first one may have been discarded meanwhile.
-                if self._heap and self._heap[0][0] <= self._clock.monotonic():
-                    copy = heapq.heappop(self._heap)[2]
-                    task = group.create_task(self.publish(copy), name=f"copy[{copy.shard.stream}]")
-                    task.add_done_callback(lambda _: gate.release())
-                else:
+                if self._rest() > 0:
                     gate.release()
+                    continue
+                early = bool(self._early)
+                copy = self._early.popleft() if early else heapq.heappop(self._heap)[2]
+                task = group.create_task(
+                    self.publish(copy, early=early), name=f"copy[{copy.shard.stream}]"
+                )
+                task.add_done_callback(lambda _: gate.release())
 
-    async def flush(self, shard: DeliveryShard | None = None) -> None:
-        """Publishes early what waits, of one shard or of all; before a shard can end, or the stop."""
-        leaving = self._take(lambda copy: shard is None or copy.shard is shard)
-        gate = asyncio.Semaphore(_AT_ONCE)
+    def _rest(self) -> float:
+        """Seconds until there is something to publish."""
+        if self._early:
+            return 0.0
+        return self._heap[0][0] - self._clock.monotonic() if self._heap else math.inf
 
-        async def publish(copy: Copy) -> None:
-            async with gate:
-                await self.publish(copy, early=True)
+    def flush(self, shard: DeliveryShard | None = None) -> None:
+        """Lets what waits, of one shard or of all, go out now, marked with the time it is due."""
+        self._early.extend(self._take(lambda copy: shard is None or copy.shard is shard))
+        self._changed.set()
 
-        async with asyncio.TaskGroup() as group:
-            for copy in leaving:
-                group.create_task(publish(copy))
+    def finish(self) -> None:
+        """Nothing waits any more: `run` ends when all that is there is published."""
+        self._finishing = True
+        self.flush()
 
     def discard(self, shard: DeliveryShard) -> None:
         """Drops the copies of a shard that became void: its records are read again, or skipped."""
-        self._take(lambda copy: copy.shard is shard and copy.is_void())
+
+        def void(copy: Copy) -> bool:
+            return copy.shard is shard and copy.is_void()
+
+        self._take(void)
+        if any(map(void, self._early)):
+            self._early = deque(copy for copy in self._early if not void(copy))
 
     def _take(self, chosen: Callable[[Copy], bool]) -> list[Copy]:
         taken = [entry[2] for entry in self._heap if chosen(entry[2])]
@@ -195,12 +226,14 @@ class Copies:
         if copy.is_void():
             return
         logger.error(
-            "%s of record %s, shard %s, stream %s, was not published; the record stays open: %s",
+            "%s of record %s, shard %s, stream %s, was not published; %s: %s",
             what,
             copy.sequence_number,
             copy.shard.shard_id,
             copy.shard.stream,
+            "it is lost" if copy.settled else "the record stays open",
             error,
             extra=copy.log_fields(),
         )
+        self.counters.held += not copy.settled
         copy.shard.hold(copy.place)

@@ -6,15 +6,18 @@ It is made only for handlers that ask, and reads the page when a field is asked 
 from __future__ import annotations
 
 import asyncio
+import typing
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from ruststream_kinesis.errors import AckUnsupported
 from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
 from ruststream_kinesis.position import KinesisPosition
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from ruststream_kinesis._core import Page
     from ruststream_kinesis.channel import Run
 
@@ -28,7 +31,11 @@ __all__ = [
     "attempt_of",
 ]
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    # A plain `KinesisMessage` is a `KinesisMessage[Any]`; Python says so from 3.13 on only.
+    T = TypeVar("T", default=Any)
+else:
+    T = typing.TypeVar("T")
 
 Settle = Callable[[Outcome, "Run", int], Coroutine[Any, Any, bool]]
 """Makes an outcome of one delivery come true; whether the record is held open."""
@@ -154,11 +161,17 @@ class KinesisMessage(Generic[T]):
             return False
         self.outcome = outcome
         settled = self._settle(outcome, self.run, self.index)
-        if asyncio.get_running_loop() is self._loop:
-            return await settled
-        # A plain handler runs in a thread, and can only await by a loop of its own: settling is
-        # done on the service's, where checkpoints are written.
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(settled, self._loop))
+        try:
+            if asyncio.get_running_loop() is self._loop:
+                return await settled
+            # A plain handler runs in a thread, and can only await by a loop of its own: settling is
+            # done on the service's, where checkpoints are written.
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(settled, self._loop))
+        except BaseException:
+            # Cut off, for example by the handler's own timeout: nothing was said, and what the
+            # handler says next counts.
+            self.outcome = None
+            raise
 
     def __repr__(self) -> str:
         return (

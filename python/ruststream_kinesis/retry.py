@@ -40,6 +40,8 @@ ERROR_HEADER: Final = "x-ruststream-error"
 
 # Enough to recognise an error by; a header is not a place for tracebacks.
 _ERROR_BYTES = 1024
+# The year 2286: a copy's due time is no longer than what its receiver takes for a time of ours.
+_LAST_MILLISECOND = 10**13 - 1
 # Facts of a delivery, never of a record. A producer that put them into an envelope was mistaken.
 _NOT_IN_COPIES: Final[dict[str, str | None]] = {
     PARTITION_KEY_HEADER: None,
@@ -118,6 +120,7 @@ class Copy:
         "payload",
         "place",
         "sequence_number",
+        "settled",
         "shard",
     )
 
@@ -132,10 +135,17 @@ class Copy:
         self.sequence_number = page.sequence_number(index)
         self.attempts = attempts
         self.due = due
+        self.settled = False
+        """Its original is settled already: it is the only trace of the record."""
 
     def is_void(self) -> bool:
-        """Whether the shard was lost or rewound meanwhile: nothing of it may be published then."""
-        return self.shard.generation != self.generation
+        """Whether the shard was lost or rewound meanwhile: nothing of it may be published then.
+
+        A copy whose original is settled outlives the loss of the shard: no next owner would read
+        the record again.
+        """
+        shard = self.shard
+        return shard.generation != self.generation and not (self.settled and shard.lost)
 
     def blob(self, *, early: bool = False) -> bytes:
         """The copy as it stands in the stream.
@@ -146,9 +156,12 @@ class Copy:
         changes: dict[str, str | None] = {
             **_NOT_IN_COPIES,
             RETRY_COUNT_HEADER: str(self.attempts) if self.attempts else None,
-            NOT_BEFORE_HEADER: str(math.ceil(self.due * 1000)) if early else None,
+            NOT_BEFORE_HEADER: self._not_before() if early else None,
         }
-        return rewrite_envelope(self.block, changes, self.payload)
+        return _blob(self, changes)
+
+    def _not_before(self) -> str:
+        return str(math.ceil(min(self.due * 1000, _LAST_MILLISECOND)))
 
     def log_fields(self) -> dict[str, str]:
         """Where the original stands, for `extra=`."""
@@ -178,7 +191,14 @@ def dead_letter_blobs(copy: Copy, error: BaseException | None) -> Iterator[bytes
         **dict.fromkeys(everything),
     }
     for headers in (everything, told, origin, {}):
-        yield rewrite_envelope(copy.block, {**bare, **headers}, copy.payload)
+        yield _blob(copy, {**bare, **headers})
+
+
+def _blob(copy: Copy, changes: dict[str, str | None]) -> bytes:
+    if copy.block is None and not any(changes.values()):
+        # It came without an envelope and needs none: it may have no room for one.
+        return copy.payload
+    return rewrite_envelope(copy.block, changes, copy.payload)
 
 
 def error_line(error: BaseException | None) -> str | None:
@@ -186,5 +206,9 @@ def error_line(error: BaseException | None) -> str | None:
     if error is None:
         return None
     # White space of any kind becomes one blank; what is no text in UTF-8 is replaced.
-    line = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a message that cannot be made must not cost the record
+        text = "(its message cannot be made)"
+    line = " ".join(f"{type(error).__name__}: {text}".split())
     return line.encode(errors="replace")[:_ERROR_BYTES].decode(errors="ignore").strip()

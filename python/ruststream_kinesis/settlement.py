@@ -18,6 +18,7 @@ from typing import Any, Literal
 from ruststream_kinesis.channel import Run
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import HandlerFailed
 from ruststream_kinesis.message import KinesisMessage, attempt_of
 from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
@@ -42,28 +43,6 @@ class Policies:
     on_error: OnError = "retry"
     on_decode_error: OnError = "drop"
     reply: KinesisPublish | None = None
-
-
-@dataclass(slots=True)
-class Counters:
-    """What became of the deliveries of a subscription."""
-
-    handled: int = 0
-    """Deliveries whose handler returned."""
-    failed: int = 0
-    """Deliveries whose handler raised."""
-    undecodable: int = 0
-    """Payloads that were not of the handler's type."""
-    dropped: int = 0
-    """Settled without being done: by `drop()`, `on_error`, `on_decode_error`, or spent attempts."""
-    held: int = 0
-    """Left open: by `retry()` without a cap, or by a reply or copy that could not be published."""
-    retried: int = 0
-    """`retry()` and `retry_after()` that led to a copy."""
-    dead_lettered: int = 0
-    """Handed to the dead letter stream."""
-    replies: int = 0
-    """Replies that are durably in their stream."""
 
 
 class Settlement:
@@ -94,7 +73,7 @@ class Settlement:
         self._clock = clock
         self._stop = stop
         self._warned_of_value = False
-        self.counters = Counters()
+        self.counters = copies.counters
 
     async def returned(
         self, result: Any, run: Run, index: int, message: KinesisMessage[Any] | None
@@ -106,6 +85,7 @@ class Settlement:
         elif not isinstance(result, Outcome) and said in (None, ACK):
             # A reply of a record that the handler acked by itself is published all the same.
             if not await self.reply(result, run, index):
+                self.leave_open(run, index)
                 return
             result = ACK
         if said is None:
@@ -157,7 +137,6 @@ class Settlement:
             due = self._clock.time() + outcome.delay if outcome.delay else 0.0
             await self._copies.later(Copy(run, index, attempt, due), outcome.delay)
         elif action is Action.DEAD_LETTER:
-            self.counters.dead_lettered += 1
             await self._copies.dead_letter(Copy(run, index, attempt), error)
         else:
             self.counters.dropped += 1
@@ -171,8 +150,17 @@ class Settlement:
             run.shard.ack(run.base + index)
         return False
 
-    async def reply(self, value: Any, run: Run, index: int) -> bool:
-        """Publishes a reply; whether its record may be settled now, else it is held."""
+    async def reply(
+        self, value: Any, run: Run, index: int, wanted: Callable[[], bool] | None = None
+    ) -> bool:
+        """Publishes a reply; whether what it answers may be settled now.
+
+        Args:
+            value: What the handler returned.
+            run: The run of the delivery it answers, or of the first of them.
+            index: Which record of the page.
+            wanted: Whether to go on trying; by default, while the delivery's shard is held.
+        """
         policy, shard = self._policies.reply, run.shard
         if policy is None or policy.to is None:
             if not self._warned_of_value:
@@ -187,7 +175,7 @@ class Settlement:
         try:
             # Not for a shard that is somebody else's now: so is the reply.
             sent = await self._publisher.publish_while(
-                value, policy.to, lambda: shard.generation == run.generation
+                value, policy.to, wanted or (lambda: shard.generation == run.generation)
             )
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             logger.error(
@@ -197,7 +185,6 @@ class Settlement:
                 error,
                 extra=place_of(run, index),
             )
-            self.leave_open(run, index)
             return False
         if sent is not None:
             self.counters.replies += 1
@@ -247,7 +234,6 @@ class Settlement:
         )
         policy = self._policies.on_decode_error
         if self._copies.policy.dead_letter is not None and policy in ("drop", "retry"):
-            self.counters.dead_lettered += 1
             attempt = attempt_of(run.page, index)
             await self._copies.dead_letter(Copy(run, index, attempt), error)
             return

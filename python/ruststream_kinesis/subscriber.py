@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -14,17 +15,20 @@ from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.dispatch import Caller, Dispatcher
-from ruststream_kinesis.errors import KinesisError, StreamNotFound
+from ruststream_kinesis.errors import AccessDenied, KinesisError, StreamNotFound
 from ruststream_kinesis.limits import MAX_GET_RECORDS
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.settlement import Settlement
+from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.threads import HandlerThreads
 from ruststream_kinesis.transport import StreamInfo, patiently
 
 __all__ = ["Source", "SourceFactory", "Subscription", "shards_of_stream"]
+
+logger = logging.getLogger("ruststream_kinesis")
 
 # A stream that is being created becomes active within tens of seconds on the real service.
 _CREATE_DEADLINE = 120.0
@@ -172,6 +176,31 @@ class Subscription:
             info = await self._describe()
         connection.max_record_bytes[stream.ref] = info.max_record_bytes
         self._info = info
+        reply, retry = self.subscriber.policies.reply, self.subscriber.retry
+        if reply is not None and reply.to is not None:
+            await self._check_target(StreamRef.parse(reply.to), "the replies")
+        if retry.dead_letter is not None:
+            await self._check_target(retry.dead_letter, "the dead letters")
+
+    async def _check_target(self, stream: StreamRef, what: str) -> None:
+        """A stream that is only written to: a typing error is found now, not at the first record."""
+        connection = self._connection
+        transport = connection.transport
+        try:
+            info = await patiently(lambda: transport.describe_stream(stream), connection.clock)
+        except StreamNotFound as error:
+            raise StreamNotFound(
+                f"the stream for {what} of the subscription to {self.name} does not exist: "
+                f"{stream}; create it",
+                code=error.code,
+                status=error.status,
+                stream=stream.name,
+            ) from error
+        except AccessDenied as error:
+            # Writing needs no right to look at the stream; whether that is allowed shows then.
+            logger.warning("cannot check the stream for %s: %s", what, error)
+            return
+        connection.max_record_bytes[stream] = info.max_record_bytes
 
     async def _describe(self) -> StreamInfo | None:
         """What the service says of the stream; `None` when it was just asked to create it."""
@@ -221,8 +250,11 @@ class Subscription:
         Cut off by a deadline, the rest stays what it is: open originals, which come again.
         """
         if self._copying is not None:
-            await self._supervisor.cancel([self._copying])
-        await self.copies.flush()
+            self.copies.finish()
+            try:
+                await asyncio.wait({self._copying})
+            finally:
+                await self._supervisor.cancel([self._copying])
 
     async def release(self) -> None:
         """Stores the final checkpoints and releases the leases."""

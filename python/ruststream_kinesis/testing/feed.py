@@ -77,6 +77,7 @@ class LogShard:
         self.ceiling: float = math.inf
         self.started = -1
         self.ended = False
+        self.lost = False
         self.decode = decode
         self._tracker = tracker
         self._log = log
@@ -215,6 +216,7 @@ class LogSource:
         """Nothing starts any more; there is no checkpoint that a late ack could move."""
         for shard in self.shards:
             shard.generation += 1
+            shard.lost = True
 
     async def release(self) -> None:
         """Nothing to release: there are no leases."""
