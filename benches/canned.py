@@ -47,6 +47,9 @@ _REQUEST_ID = b"00000000-0000-4000-8000-000000000000"
 
 _ACCOUNT = "000000000000"
 
+# Where `python -m benches…` finds this package.
+ROOT = Path(__file__).resolve().parent.parent
+
 
 class _Request(msgspec.Struct):
     """The few members of all requests that this server looks at."""
@@ -264,7 +267,7 @@ def serving(spec: Spec, *, any_limit: bool = False) -> Iterator[Server]:
         [*command, "--until-stdin-ends"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).resolve().parent.parent,
+        cwd=ROOT,
         text=True,
     ) as process:
         assert process.stdin is not None

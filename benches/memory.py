@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benches.canned import ROOT
 from benches.pages import ORDINARY, page_body
 from benches.tally import WrongResultError
 
@@ -124,14 +125,13 @@ def run_memory(records: int) -> list[Growth]:
     Raises:
         subprocess.CalledProcessError: A check failed there; its traceback is on stderr.
     """
-    root = Path(__file__).resolve().parent.parent
     grown = []
     for order in ORDERS:
         answer = subprocess.run(
             [sys.executable, "-m", "benches.memory", order, str(records)],
             stdout=subprocess.PIPE,
             check=True,
-            cwd=root,
+            cwd=ROOT,
             text=True,
         )
         grown.append(Growth(**json.loads(answer.stdout)))

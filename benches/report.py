@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 # What the numbers depend on, besides the interpreter and the machine.
-_PACKAGES = ("ruststream-kinesis", "aiobotocore", "botocore", "aiohttp", "msgspec", "uvloop")
+_PACKAGES = (
+    "ruststream-kinesis",
+    "aiobotocore",
+    "botocore",
+    "aiohttp",
+    "msgspec",
+    "uvloop",
+    "faststream",
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,8 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """Sections that could not run, with the reason."""
+    absent: list[str] = field(default_factory=list)
+    """Optional peers that are not installed: what they would have been compared with."""
     data: dict[str, Any] = field(default_factory=dict)
     """Raw values by section."""
 
@@ -101,6 +111,8 @@ class Report:
                 print(table.text())
         for reason in self.missing:
             print(f"\nNOT RUN: {reason}")
+        for reason in self.absent:
+            print(f"\nNOT COMPARED: {reason}")
 
     def write_json(self, path: Path) -> None:
         """Write everything, raw values included."""
@@ -111,6 +123,7 @@ class Report:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "checks": [asdict(check) | {"met": check.met} for check in self.checks],
             "missing": self.missing,
+            "absent": self.absent,
             "data": self.data,
         }
         path.write_text(json.dumps(content, indent=2) + "\n")
@@ -125,6 +138,7 @@ class Report:
         )
         parts = [head, *(table.markdown() for table in self.all_tables)]
         parts += [f"Not run: {reason}" for reason in self.missing]
+        parts += [f"Not compared: {reason}" for reason in self.absent]
         path.write_text("\n\n".join(parts) + "\n")
 
 

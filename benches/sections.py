@@ -11,20 +11,18 @@ import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches import raw_loop
-from benches.canned import serving
+from benches.canned import ROOT, serving
 from benches.cpu import Sample, Series, interleave, ratio
-from benches.pages import ORDINARY
+from benches.pages import ORDINARY, Spec
 from benches.report import Check, Report, Table
 from benches.tally import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".benchmarks"
 
 # What the package promises of itself; a miss is shown, and fails only with --strict.
@@ -45,12 +43,37 @@ class Size:
     pages: int
     full_pages: int
     settled: int
+    waiting_pages: int
+    """A shard, of ten: 1,000 records each."""
+    idle: float
+    idle_rounds: int
+    publishes: int
     quick: bool
 
 
-FULL_SIZE = Size(rounds=9, pages=40, full_pages=50, settled=10_000_000, quick=False)
+FULL_SIZE = Size(
+    rounds=9,
+    pages=40,
+    full_pages=50,
+    settled=10_000_000,
+    waiting_pages=10,
+    idle=10.0,
+    idle_rounds=3,
+    publishes=2_000,
+    quick=False,
+)
 # Enough to run every line and every check; the numbers mean nothing.
-QUICK_SIZE = Size(rounds=1, pages=3, full_pages=2, settled=200_000, quick=True)
+QUICK_SIZE = Size(
+    rounds=1,
+    pages=3,
+    full_pages=2,
+    settled=200_000,
+    waiting_pages=1,
+    idle=0.5,
+    idle_rounds=1,
+    publishes=300,
+    quick=True,
+)
 
 
 @dataclass(frozen=True)
@@ -121,11 +144,12 @@ def _service_on(context: Context, loop: str) -> None:
     if "service" not in series:
         return
     single, batched = series["service"], series["service, batch=1000"]
-    loop_over, spread = f"aiobotocore loop ÷ service{{}}, CPU a record, {loop}", "service, workers=8"
+    loop_over, spread = (
+        f"aiobotocore loop ÷ service{{}}, CPU a record, {loop}",
+        "service, workers=8",
+    )
     context.report.checks += [
-        Check(
-            loop_over.format(""), ratio(base, single).median, SERVICE_RATIO, "x", at_least=True
-        ),
+        Check(loop_over.format(""), ratio(base, single).median, SERVICE_RATIO, "x", at_least=True),
         Check(
             loop_over.format(", batch=1000"),
             ratio(base, batched).median,
@@ -274,6 +298,94 @@ def run_memory_section(context: Context) -> None:
     context.report.data["memory"] = [asdict(one) for one in grown]
 
 
+def run_waiting_section(context: Context) -> None:
+    """Copies that wait for an hour: memory, and CPU of the idle service."""
+    from benches import waiting  # noqa: PLC0415 (needs the finished package)
+
+    size = context.size
+    spec = Spec(pages=size.waiting_pages, shards=10)
+    runs: dict[str, list[waiting.Idle]] = {"put off for an hour": [], "acked": []}
+    context.say("  a few, to the end: every copy leaves at the stop")
+    with serving(Spec(records=100, pages=1, shards=10)) as server:
+        waiting.run_idle(server, put_off=True, idle=0.1, stop=True)
+    with serving(spec) as server:
+        for _ in range(size.idle_rounds):
+            for name, found in runs.items():
+                one = waiting.run_idle(server, put_off=name != "acked", idle=size.idle)
+                context.say(f"  {name:<34} {one.percent:8.3f} %")
+                found.append(one)
+    records = spec.records * spec.pages * spec.shards
+    table = Table(
+        f"Idle service, {records:,} records of {spec.record_bytes} B from {spec.shards} shards",
+        ["records were", "waiting", "growth, MiB", "of a core, %", "range"],
+        note="Both services poll their shards once a second; what differs is the copies' own.",
+    )
+    for name, found in runs.items():
+        growth = statistics.median(one.resident_bytes / 2**20 for one in found)
+        shares = [one.percent for one in found]
+        table.rows.append(
+            [
+                name,
+                f"{found[0].waiting:,}",
+                f"{growth:.1f}",
+                f"{statistics.median(shares):.2f}",
+                f"{min(shares):.2f} to {max(shares):.2f}",
+            ]
+        )
+    put_off, acked = runs.values()
+    differences = [a.percent - b.percent for a, b in zip(put_off, acked, strict=True)]
+    largest = max(one.resident_bytes for one in put_off) / 2**20
+    what = f"{records:,} waiting copies"
+    context.report.tables.append(table)
+    context.report.checks += [
+        Check(f"{what}, growth", largest, WAITING_MIB, "MiB"),
+        Check(f"{what}, idle: their own CPU", statistics.median(differences), WAITING_PERCENT, "%"),
+    ]
+    context.report.data["waiting"] = {
+        name: [asdict(one) for one in found] for name, found in runs.items()
+    }
+
+
+def run_testkit_section(context: Context) -> None:
+    """A publish through `TestApp`, handler included, and through FastStream's test broker."""
+    from benches import testkit  # noqa: PLC0415 (needs the finished package)
+
+    count = context.size.publishes
+    contenders: dict[str, Callable[[], Sample]] = {"TestApp": lambda: testkit.run_ours(count)}
+    compared = testkit.has_faststream()
+    if compared:
+        from benches import peer_faststream  # noqa: PLC0415 (optional peer)
+
+        contenders["FastStream test broker, pydantic"] = lambda: peer_faststream.run_pydantic(count)
+        contenders["FastStream test broker, msgspec"] = lambda: peer_faststream.run_msgspec(count)
+    series = interleave(contenders, context.size.rounds, context.progress)
+    ours = series["TestApp"]
+    table = Table(
+        "A publish in a test that waits for its handler, CPU µs",
+        ["", "median", "range", "TestApp costs"],
+    )
+    for one in series.values():
+        cell = "1" if one is ours else str(ratio(one, ours))
+        table.rows.append([one.name, *_cells(one), cell])
+        if one is not ours:
+            context.report.checks.append(
+                Check(
+                    f"{one.name} ÷ TestApp, CPU a publish",
+                    ratio(one, ours).median,
+                    TESTKIT_RATIO,
+                    "x",
+                    at_least=True,
+                )
+            )
+    if not compared:
+        table.rows.append(["FastStream test broker", "not installed", "", ""])
+        context.report.absent.append(
+            "TestApp with FastStream's test broker: pip install 'faststream[nats]'"
+        )
+    context.report.tables.append(table)
+    context.record("testkit", series)
+
+
 # In the order in which they run. Sections for publishing, peers, many shards and long runs join
 # here (README.md, "To come").
 SECTIONS: dict[str, Callable[[Context], None]] = {
@@ -282,4 +394,6 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "service": run_service_section,
     "stall": run_stall_section,
     "memory": run_memory_section,
+    "waiting": run_waiting_section,
+    "testkit": run_testkit_section,
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from benches.raw_loop import REGION, STREAM
 from benches.tally import Plan, Tally, WrongResultError
 from ruststream_kinesis import KinesisBroker, KinesisStream, MemoryLeaseStore, RustStream
+from ruststream_kinesis.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -75,13 +76,15 @@ async def run_app(
     await check_checkpoint(store, tally.plan.spec)
 
 
-async def serve_until(app: RustStream, done: asyncio.Event) -> None:
+async def serve_until(
+    app: RustStream, done: asyncio.Event, service: Callable[..., Service] = Service
+) -> None:
     """Run an application until `done` is set, then stop it and wait for its clean end.
 
     Raises:
         TimeoutError: It did not get there; the application is cancelled.
     """
-    running = asyncio.create_task(app.run(signals=False), name="app")
+    running = asyncio.create_task(app.run(signals=False, service=service), name="app")
     waiting = asyncio.create_task(done.wait(), name="done")
     try:
         async with asyncio.timeout(DEADLINE):
