@@ -162,20 +162,33 @@ class Store(MemoryLeaseStore):
             self.fails[method] -= 1
             raise ConnectionError(f"{method}: made by a test")
 
-    async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
+    async def checkpoint(
+        self,
+        held: LeaseState,
+        checkpoint: str | None,
+        *,
+        number: int,
+        resume_from: KinesisPosition | None = None,
+    ) -> None:
         """Note it, then store it."""
         self._maybe_fail("checkpoint")
-        await super().checkpoint(held, checkpoint, number=number)
-        self.written.append((held.key.shard_id, checkpoint))
+        await super().checkpoint(held, checkpoint, number=number, resume_from=resume_from)
+        if checkpoint is not None:
+            self.written.append((held.key.shard_id, checkpoint))
 
     async def release(
-        self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
+        self,
+        held: LeaseState,
+        *,
+        checkpoint: str | None = None,
+        number: int = 0,
+        resume_from: KinesisPosition | None = None,
     ) -> None:
         """Take its turns, then release."""
         for _ in range(self.turns):
             await asyncio.sleep(0)
         self._maybe_fail("release")
-        await super().release(held, checkpoint=checkpoint, number=number)
+        await super().release(held, checkpoint=checkpoint, number=number, resume_from=resume_from)
 
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
         """List the rows, or hang."""

@@ -143,7 +143,9 @@ class Bench:
         self.acking = True
         self.moves = 0
         lease = LeaseState(LeaseKey("orders", SHARD), "me#1", 1, None)
-        self.shard = HeldShard(lease, opening, after=after, clock=self.clock, moved=self._moved)
+        self.shard = HeldShard(
+            lease, opening, after=after, clock=self.clock, moved=self._moved, at_tip=at_tip
+        )
         calls: Any = self.transport
         self.reader = Reader(
             self.shard,
@@ -151,7 +153,6 @@ class Bench:
             calls,
             self.channel,
             self.clock,
-            at_tip=at_tip,
         )
         self.task: asyncio.Task[None] = asyncio.create_task(self.reader.run())
         self.worker = asyncio.create_task(self._work())

@@ -18,6 +18,7 @@ from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.router import Router
+from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.stream import KinesisStream
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Outcome",
     "Router",
     "RustStream",
+    "Seeker",
     "ack",
     "drop",
     "retry",

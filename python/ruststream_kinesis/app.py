@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
-from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.errors import ConfigurationError, NotConnected
 from ruststream_kinesis.limits import check_seconds
+from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.router import Router, Subscriber
+from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
 from ruststream_kinesis.settlement import Counters
+from ruststream_kinesis.stream import KinesisStream, StreamRef
 
 __all__ = ["RustStream"]
 
@@ -69,6 +72,35 @@ class RustStream(Router):
     ) -> KinesisPublisher:
         """A publisher on the service's connection; it may be made before the service runs."""
         return KinesisPublisher(self.broker.connection, policy, codec)
+
+    def seeker(self, stream: KinesisStream | str, group: str | None = None) -> Seeker:
+        """Moves a subscription to another position, while the service runs.
+
+        Args:
+            stream: What it reads: descriptor, name or ARN.
+            group: The subscription's.
+
+        Raises:
+            ConfigurationError: The application has no such subscription (yet).
+        """
+        name = stream.name if isinstance(stream, KinesisStream) else StreamRef.parse(stream).name
+        identity = (name, group)
+        known = [each.identity for each in self.subscribers]
+        if identity not in known:
+            raise ConfigurationError(
+                f"no subscription to {name!r} with group {group!r} is declared; there are: "
+                + (", ".join(map(repr, known)) or "none"),
+                stream=name,
+            )
+
+        async def move(position: KinesisPosition) -> None:
+            service = self._service
+            for each in () if service is None else service.subscriptions:
+                if each.subscriber.identity == identity:
+                    return await each.seek(position)
+            raise NotConnected("the service does not run, so nothing can be moved", stream=name)
+
+        return Seeker(move)
 
     def on_startup(self, hook: Hook) -> Hook:
         """Registers a function to call after connecting, before the first record is read."""

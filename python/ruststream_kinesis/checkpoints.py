@@ -1,4 +1,4 @@
-"""Checkpoint writes: single-flight per shard, newest wins.
+"""Writes of how far a shard is: single-flight per shard, newest wins.
 
 Invariant: at most one write per shard is on its way; what is written is read from the shard at the
 moment of writing, so moves that come meanwhile go out as one; the last move is always written, or
@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
-from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.clock import Clock, wait
 from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
-from ruststream_kinesis.shard import HeldShard
+from ruststream_kinesis.shard import HeldShard, Mark
 from ruststream_kinesis.supervisor import Supervisor
 
 __all__ = ["CHECKPOINT_INTERVAL", "Checkpointer"]
@@ -56,7 +56,12 @@ class Checkpointer:
         self._done = done
         self._task: asyncio.Task[None] | None = None
         self._number = 0
-        self._stored: str | None = None
+        self._stored: Mark | None = None
+        """What the row says; `None` where that is not known, or is what it said when taken."""
+        self._stored_of = -1
+        """Generation of the last write that took effect."""
+        self._hurry = asyncio.Event()
+        self._progress = asyncio.Event()
         self._log = MinuteLog(clock)
 
     def moved(self) -> None:
@@ -66,6 +71,17 @@ class Checkpointer:
             shard.writing = True
             name = f"checkpoint[{shard.stream}/{shard.shard_id}]"
             self._task = self._supervisor.spawn(name, self._write())
+
+    def rewound(self) -> None:
+        """The shard was moved: that is written next, and waits for no pause."""
+        self._hurry.set()
+        self.moved()
+
+    async def stored(self) -> None:
+        """Waits until something of the shard's present generation is stored, or nothing will be."""
+        generation = self._shard.generation
+        while self._task is not None and self._stored_of < generation:
+            await self._progress.wait()
 
     def next_number(self) -> int:
         """The number of the next write; it grows within the acquisition."""
@@ -83,33 +99,54 @@ class Checkpointer:
     async def _write(self) -> None:
         try:
             backoff = Backoff()
-            while (checkpoint := self._due()) is not None:
-                if not await self._attempt(checkpoint):
-                    await self._clock.sleep(backoff.next())
+            while (mark := self._due()) is not None:
+                if not await self._attempt(mark):
+                    await self._pause(backoff.next())
                     continue
                 if self._over:
                     break
                 backoff.reset()
-                await self._clock.sleep(CHECKPOINT_INTERVAL)
+                if mark.checkpoint is not None:
+                    # A position is written once in a while: it makes no shard a busy one.
+                    await self._pause(CHECKPOINT_INTERVAL)
         finally:
             self._task = None
             self._shard.writing = False
+            self._note_progress()
         if self._over:
             self._done(self._shard)
 
+    async def _pause(self, seconds: float) -> None:
+        await wait(self._clock, seconds, self._hurry)
+
+    def _note_progress(self) -> None:
+        # Wakes everybody who waits now; the next to wait gets a new event.
+        self._progress.set()
+        self._progress = asyncio.Event()
+
     @property
     def _over(self) -> bool:
-        return self._shard.lost or self._stored == SHARD_END
-
-    def _due(self) -> str | None:
-        checkpoint = None if self._shard.lost else self._shard.checkpoint
-        return None if checkpoint == self._stored else checkpoint
-
-    async def _attempt(self, checkpoint: str) -> bool:
         shard = self._shard
+        # Finished still: it may have been rewound while its end was on its way to the store.
+        return shard.lost or (self._stored == Mark(SHARD_END, None) and self._due() is None)
+
+    def _due(self) -> Mark | None:
+        mark = None if self._shard.lost else self._shard.mark
+        return None if mark == self._stored else mark
+
+    async def _attempt(self, mark: Mark) -> bool:
+        shard, generation = self._shard, self._shard.generation
+        self._hurry.clear()
+        # Until the answer is there, the row may say the one or the other.
+        self._stored = None
         try:
             async with asyncio.timeout(_WRITE_DEADLINE):
-                await self._store.checkpoint(shard.lease, checkpoint, number=self.next_number())
+                await self._store.checkpoint(
+                    shard.lease,
+                    mark.checkpoint,
+                    number=self.next_number(),
+                    resume_from=mark.resume_from,
+                )
         except LeaseLost as error:
             logger.warning("%s: its deliveries are void, another owner reads them again", error)
             shard.lose()
@@ -120,12 +157,13 @@ class Checkpointer:
                 logger.warning(
                     "cannot store checkpoint %s of shard %s, stream %s (%d failure(s)): %r; "
                     "trying again",
-                    checkpoint,
+                    mark.checkpoint or mark.resume_from,
                     shard.shard_id,
                     shard.stream,
                     count,
                     error,
                 )
             return False
-        self._stored = checkpoint
+        self._stored, self._stored_of = mark, generation
+        self._note_progress()
         return True

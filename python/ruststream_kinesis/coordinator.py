@@ -1,10 +1,11 @@
-"""The lease loop of a subscription: takes leases, starts and ends readers.
+"""The lease loop of a subscription: takes leases, starts, moves and ends readers.
 
 Invariants:
 
 * A shard is read only while its lease is held, by one reader.
 * A child is taken only after its listed parents are `SHARD_END` (`shards.py`).
-* Every shard opens at its checkpoint, else by one rule (`opening.py`), never at a later `LATEST`.
+* Every shard opens where it was rewound to, else at its checkpoint, else by one rule
+  (`opening.py`), never at a later `LATEST`.
 * Only the loop and the stop let go of a shard; whatever ends one only says so (`_shard_over`). A
   release that fails or is cut off is made up for: the shard stays among the holdings until then.
 """
@@ -13,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.channel import Channel
@@ -24,10 +23,13 @@ from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError, LeaseLost
-from ruststream_kinesis.leases.base import SHARD_END, LeaseKey, LeaseState
+from ruststream_kinesis.forgetting import Forgetting
+from ruststream_kinesis.holding import Absence, Holding
+from ruststream_kinesis.leases.base import LeaseKey
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
+from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.stream import KinesisStream
@@ -47,30 +49,6 @@ _WAVE = 32
 _RELEASE_ATTEMPTS = 5
 # A shard that was held this long was well: its next failure starts the back-off anew.
 _HEALTHY = 300.0
-
-
-@dataclass(slots=True)
-class Holding:
-    """A held shard with what works on it."""
-
-    shard: HeldShard
-    checkpointer: Checkpointer
-    taken: float
-    """When the lease was asked for, on the monotonic clock."""
-    renewed: float
-    """When the last good renewal was sent."""
-    reader: asyncio.Task[None] | None = None
-    released: bool = False
-    """Its end began: its deliveries are void, `final` is what its release has to store."""
-    final: str | None = None
-
-
-@dataclass(slots=True)
-class _Absence:
-    """Back-off of a shard that was given up, and when it may be taken again."""
-
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=2.0, cap=60.0))
-    until: float = 0.0
 
 
 class Coordinator:
@@ -109,18 +87,19 @@ class Coordinator:
         self._supervisor = supervisor
         self._limit = limit
         self.holdings: dict[str, Holding] = {}
-        self._discovery = Discovery(stream, connection, self._wake_up)
+        self._discovery = Discovery(stream, connection, self.wake)
         self._gate = asyncio.Semaphore(_WAVE)
-        self._missing: dict[str, int] = {}
-        self._forgotten: set[str] = set()
-        self._absent: dict[str, _Absence] = {}
-        self._opening: OpeningRule | None = None
+        self._forgetting = Forgetting(stream.name, connection.store)
+        self._absent: dict[str, Absence] = {}
         self._first_pass = True
         self._wake = asyncio.Event()
         self._over: list[HeldShard] = []
         self._log = MinuteLog(self._clock)
         self._take_log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
+        self._rewinds = Rewinds(
+            stream.name, group, connection, self.holdings, self._discovery, self, LEASE_DURATION
+        )
 
     async def open(self, info: StreamInfo) -> None:
         """Takes the free shards; returns once each has its iterator or has failed once.
@@ -131,10 +110,12 @@ class Coordinator:
             StreamRecreated: The checkpoints belong to an earlier stream of this name.
         """
         service_time = await patiently(self._discovery.look, self._clock)
-        self._opening = await OpeningRule.agree(
+        self._rewinds.rule = await OpeningRule.agree(
             self._store, info, self._group, service_time, self._start_at
         )
         await self._pass()
+        if await self._rewinds.replay_parents(self._start_at):
+            await self._pass()
         self._first_pass = False
         await asyncio.gather(*(h.shard.opened.wait() for h in self.holdings.values()))
         name, spawn = self._stream.name, self._supervisor.spawn
@@ -150,6 +131,7 @@ class Coordinator:
 
     async def stop_reading(self) -> None:
         """Ends the lease loop and every reader; leases stay held until `release`."""
+        self._rewinds.stop()
         # The loop first: it must not start a reader behind our back.
         await self._supervisor.cancel(self._tasks)
         if self.holdings:
@@ -163,6 +145,17 @@ class Coordinator:
         """Nothing that is settled after this counts, and no delivery starts any more."""
         for holding in self.holdings.values():
             self._conclude(holding)
+
+    async def seek(self, position: KinesisPosition) -> None:
+        """Moves the shards that `position` speaks of; returns once that is stored.
+
+        It waits for no worker, so a handler may call it.
+
+        Raises:
+            NotConnected: The subscription is not open yet, or not any more.
+            KinesisError: The shard is not held here, or the stream cannot be asked.
+        """
+        await self._rewinds.seek(position)
 
     async def release(self) -> None:
         """Releases every lease, each with its final checkpoint in the same write.
@@ -206,19 +199,23 @@ class Coordinator:
             await self._renew()
             await self._clock.sleep(PASS_INTERVAL)
 
-    def _wake_up(self) -> None:
-        self._wake.set()
-
     async def _pass(self) -> None:
         await self._renew()
         self._give_up_held()
         await self._end_over()
-        rows = {
-            row.key.shard_id: row
-            for row in await self._store.leases(self._stream.name, self._group)
+        leases = await self._store.leases(self._stream.name, self._group)
+        rows = {row.key.shard_id: row for row in leases}
+        self._absent = {
+            key: value for key, value in self._absent.items() if key in self._discovery.shards
         }
-        await self._forget(rows.values())
-        finished = {shard_id for shard_id, row in rows.items() if row.finished}
+        gone = [row for row in leases if row.key.shard_id not in self.holdings]
+        await self._forgetting.look(gone, self._discovery.shards, self._discovery.rounds)
+        finished = {
+            shard_id
+            for shard_id, row in rows.items()
+            # One that is held may be on its way through a replay, with its row not written yet.
+            if row.finished and (shard_id not in self.holdings or self.holdings[shard_id].finished)
+        }
         now = self._clock.monotonic()
         wanted = [
             shard_id
@@ -255,36 +252,45 @@ class Coordinator:
         if lease.finished:
             await self._store.release(lease)
             return
-        if self._opening is None:
+        if self._rewinds.rule is None:
             raise RuntimeError("a shard is taken only after its stream was opened")
-        place = self._opening.place(lease, first_pass=self._first_pass)
+        place = self._rewinds.rule.place(lease, first_pass=self._first_pass)
         shard = HeldShard(
-            lease, place.position, after=place.after, clock=self._clock, moved=self._shard_moved
+            lease,
+            place.position,
+            after=place.after,
+            clock=self._clock,
+            moved=self._shard_moved,
+            at_tip=place.at_tip,
         )
         checkpointer = Checkpointer(
             shard, self._store, self._clock, self._supervisor, self._shard_over
         )
-        holding = self.holdings[shard_id] = Holding(shard, checkpointer, sent, sent)
         reader = Reader(
             shard,
             self._stream,
             self._connection.transport,
             self._channel,
             self._clock,
-            at_tip=place.at_tip,
             gate=self._gate,
             limit=self._limit,
         )
-        holding.reader = self._supervisor.spawn(
-            f"reader[{self._stream.name}/{shard_id}]", self._read(holding, reader)
-        )
+        holding = self.holdings[shard_id] = Holding(shard, checkpointer, reader, sent, sent)
+        if place.moved:
+            shard.resume_from = place.position
+            checkpointer.moved()
+        self._start(holding)
         logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
 
-    async def _read(self, holding: Holding, reader: Reader) -> None:
+    def _start(self, holding: Holding) -> None:
+        name = f"reader[{self._stream.name}/{holding.shard.shard_id}]"
+        holding.reader = self._supervisor.spawn(name, self._read(holding))
+
+    async def _read(self, holding: Holding) -> None:
         """Runs a reader and notices its end, whichever it is."""
         shard = holding.shard
         try:
-            await reader.run()
+            await holding.reading.run()
         except KinesisError as error:
             logger.error(
                 "shard %s of stream %s is not read any more; other shards go on, this one is tried "
@@ -300,16 +306,17 @@ class Coordinator:
             logger.exception("the reader of shard %s failed", shard.shard_id)
             self._give_up(holding)
         else:
+            # Nothing is awaited from here to the end of the task: a rewind finds it at work or done.
             if shard.ended:
                 # Its children are listed now, and must not wait for copies that do.
                 self._discovery.soon()
             # It ended, or holds too much: either way it is let go of when nothing else is open.
             self._copies.flush(shard)
-            self._wake_up()
+            self.wake()
 
     def _give_up(self, holding: Holding) -> None:
         """Ends the holding of a shard, to take it again after a back-off."""
-        absence = self._absent.setdefault(holding.shard.shard_id, _Absence())
+        absence = self._absent.setdefault(holding.shard.shard_id, Absence())
         now = self._clock.monotonic()
         if now - holding.taken > _HEALTHY:
             absence.backoff.reset()
@@ -317,26 +324,37 @@ class Coordinator:
         self._shard_over(holding.shard)
 
     async def _release(self, holding: Holding) -> None:
-        shard = holding.shard
         self._conclude(holding)
-        self._copies.discard(shard)
-        await holding.checkpointer.stop()
-        await self._store.release(
-            shard.lease, checkpoint=holding.final, number=holding.checkpointer.next_number()
-        )
-        self.holdings.pop(shard.shard_id, None)
+        self._copies.discard(holding.shard)
+        await holding.release(self._store)
+        self.holdings.pop(holding.shard.shard_id, None)
 
     def _conclude(self, holding: Holding) -> None:
         """Settled places count until here; what is settled from now on is void."""
-        if not holding.released:
-            holding.released, holding.final = True, holding.shard.checkpoint
-            holding.shard.lose()
+        if not holding.concluded:
+            holding.conclude()
             self._channel.discard(holding.shard)
 
     def _shard_moved(self, shard: HeldShard) -> None:
         holding = self.holdings.get(shard.shard_id)
         if holding is not None and holding.shard is shard:
             holding.checkpointer.moved()
+
+    def restart(self, holding: Holding) -> None:
+        """After a rewind: nothing old is delivered, and a reader that came to its end reads again."""
+        self._discard(holding.shard)
+        # One that is about to be let go is read from there when it is taken again.
+        if holding.reader is not None and holding.reader.done() and holding.shard not in self._over:
+            self._start(holding)
+
+    def let_go(self, holding: Holding) -> None:
+        """Ends a holding at the next pass, which is due now; nothing of it counts any more."""
+        self._conclude(holding)
+        self._shard_over(holding.shard)
+
+    def wake(self) -> None:
+        """Makes the next pass due now."""
+        self._wake.set()
 
     def _discard(self, shard: HeldShard) -> None:
         """Drops what is queued, and what waits, of a shard whose deliveries became void."""
@@ -347,8 +365,9 @@ class Coordinator:
         """Notes that a shard is finished, lost or given up; the loop lets go of it at once."""
         if shard.lost:
             self._discard(shard)
-        self._over.append(shard)
-        self._wake_up()
+        if shard not in self._over:
+            self._over.append(shard)
+        self.wake()
 
     async def _end_over(self) -> None:
         """Lets go of shards that are finished, lost or given up."""
@@ -377,7 +396,7 @@ class Coordinator:
                 error,
             )
             return
-        if holding.final == SHARD_END:
+        if holding.finished:
             logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
 
     async def _renew(self) -> None:
@@ -413,28 +432,3 @@ class Coordinator:
                 continue
             if shard.watermark.drained and not shard.finished and not shard.lost:
                 self._give_up(holding)
-
-    async def _forget(self, rows: Iterable[LeaseState]) -> None:
-        """Removes the rows of shards that two listings in a row did not name."""
-        listed, rounds = self._discovery.shards, self._discovery.rounds
-        missing = {
-            row.key.shard_id: row
-            for row in rows
-            if row.key.shard_id not in listed and row.key.shard_id not in self.holdings
-        }
-        self._missing = {shard_id: self._missing.get(shard_id, rounds) for shard_id in missing}
-        self._forgotten &= missing.keys()
-        self._absent = {key: value for key, value in self._absent.items() if key in listed}
-        for shard_id, since in self._missing.items():
-            if since == rounds:
-                continue
-            if shard_id not in self._forgotten:
-                # Once: a row that another instance still holds is there at the next pass too.
-                self._forgotten.add(shard_id)
-                logger.warning(
-                    "stream %s no longer lists shard %s (checkpoint %s): its lease row is removed",
-                    self._stream.name,
-                    shard_id,
-                    missing[shard_id].checkpoint,
-                )
-            await self._store.delete(missing[shard_id].key)

@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ruststream_kinesis.channel import Channel, DeliveryShard, Run
-from ruststream_kinesis.handlers import Handler
+from ruststream_kinesis.handlers import Handler, Tools
 from ruststream_kinesis.message import KinesisMessage
-from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.settlement import Settlement
 from ruststream_kinesis.threads import HandlerThreads
 
@@ -42,17 +41,15 @@ class _Worker:
 class Caller:
     """Calls a handler, `async def` or plain, with what its parameters ask for."""
 
-    def __init__(
-        self, handler: Handler, publisher: KinesisPublisher, threads: HandlerThreads
-    ) -> None:
+    def __init__(self, handler: Handler, tools: Tools, threads: HandlerThreads) -> None:
         self._handler = handler
-        self._publisher = publisher
+        self._tools = tools
         self._threads = threads
 
     async def call(self, value: Any, message: Any) -> Any:
         """The handler's result. `message` is what its sources read: one message, or a list."""
         handler = self._handler
-        arguments = handler.arguments(value, message, self._publisher)
+        arguments = handler.arguments(value, message, self._tools)
         if handler.is_async:
             return await handler.call(*arguments)
         result = await self._threads.call(lambda: handler.call(*arguments))

@@ -17,14 +17,24 @@ from ruststream_kinesis.message import Headers, KinesisMessage
 from ruststream_kinesis.outcomes import Outcome
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublisher
+from ruststream_kinesis.seek import Seeker
 
-__all__ = ["Handler", "resolve_handler"]
+__all__ = ["Handler", "Tools", "resolve_handler"]
 
-Source = Callable[[Any, "KinesisMessage[Any] | None", KinesisPublisher], Any]
-"""Makes one argument from the decoded payload, the message and the service's publisher."""
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a subscription has for its handler; the same at every call."""
+
+    publisher: KinesisPublisher
+    seeker: Seeker
+
+
+Source = Callable[[Any, "KinesisMessage[Any] | None", Tools], Any]
+"""Makes one argument from the decoded payload, the message and the subscription's tools."""
 
 _MISSING: Any = inspect.Parameter.empty
-_BESIDE = "KinesisMessage, Headers, KinesisPublisher, KinesisPosition"
+_BESIDE = "KinesisMessage, Headers, KinesisPublisher, KinesisPosition, Seeker"
 _SINGLE_PARAMETER_KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -47,11 +57,9 @@ class Handler:
     wants_message: bool
     """Whether a `KinesisMessage` has to be made for a call, or one for each of a batch."""
 
-    def arguments(
-        self, value: Any, message: KinesisMessage[Any] | None, publisher: KinesisPublisher
-    ) -> list[Any]:
+    def arguments(self, value: Any, message: KinesisMessage[Any] | None, tools: Tools) -> list[Any]:
         """The arguments of one call, in the order of the parameters."""
-        return [source(value, message, publisher) for source in self.sources or (_payload,)]
+        return [source(value, message, tools) for source in self.sources or (_payload,)]
 
 
 def resolve_handler(
@@ -64,9 +72,9 @@ def resolve_handler(
 ) -> Handler:
     """Looks at the signature of `function`.
 
-    The first free parameter is the payload; `KinesisMessage`, `Headers`, `KinesisPublisher` and
-    `KinesisPosition` may be asked for beside it, by annotation, in any order. A `KinesisMessage[T]`
-    alone makes `T` the payload's type.
+    The first free parameter is the payload; `KinesisMessage`, `Headers`, `KinesisPublisher`,
+    `KinesisPosition` and `Seeker` may be asked for beside it, by annotation, in any order. A
+    `KinesisMessage[T]` alone makes `T` the payload's type.
 
     Args:
         function: `async def` or plain `def`.
@@ -217,19 +225,21 @@ def _annotations(
     return hints
 
 
-def _payload(value: Any, _message: Any, _own: KinesisPublisher) -> Any:
+def _payload(value: Any, _message: Any, _tools: Tools) -> Any:
     return value
 
 
-def _publisher(_value: Any, _message: Any, own: KinesisPublisher) -> Any:
-    return own
+_FROM_TOOLS: dict[Any, Source] = {
+    KinesisPublisher: lambda _value, _message, tools: tools.publisher,
+    Seeker: lambda _value, _message, tools: tools.seeker,
+}
 
 
 # A message is made for every call of a handler that has one of these.
 _FROM_MESSAGE: dict[Any, Source] = {
-    KinesisMessage: lambda _value, message, _own: message,
-    Headers: lambda _value, message, _own: message.headers,  # type: ignore[union-attr]  # as above
-    KinesisPosition: lambda _value, message, _own: message.position,  # type: ignore[union-attr]  # as above
+    KinesisMessage: lambda _value, message, _tools: message,
+    Headers: lambda _value, message, _tools: message.headers,  # type: ignore[union-attr]  # as above
+    KinesisPosition: lambda _value, message, _tools: message.position,  # type: ignore[union-attr]  # as above
 }
 
 
@@ -241,8 +251,8 @@ def _bare(annotation: Any) -> Any:
 def _injected(annotation: Any, where: str) -> Source | None:
     """The source of a parameter that is not the payload; `None` where it is free."""
     kind = get_origin(_bare(annotation)) or _bare(annotation)
-    if kind is KinesisPublisher:
-        return _publisher
+    if isinstance(kind, type) and kind in _FROM_TOOLS:
+        return _FROM_TOOLS[kind]
     if isinstance(kind, type) and kind in _FROM_MESSAGE:
         return _FROM_MESSAGE[kind]
     if isinstance(kind, type) and kind.__name__ in ("Transaction", "ReplyTo"):

@@ -1,4 +1,4 @@
-"""Where a shard opens: at its checkpoint, else by one rule for the life of the application.
+"""Where a shard opens: where it was rewound to, else at its checkpoint, else by one rule.
 
 Invariant: *the tip is an instant*. Kinesis' `LATEST` means another place every time it is asked, so
 it serves only the first readers of the first instance; everything that opens later without a
@@ -7,7 +7,7 @@ checkpoint, children and second tries included, opens at the time that was store
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ruststream_kinesis.errors import StreamRecreated
 from ruststream_kinesis.leases.base import LeaseState, LeaseStore, Opening
@@ -31,6 +31,8 @@ class Place:
     """`position` names a record that was handled already."""
     at_tip: bool = False
     """The first iterator may be `LATEST`; any later one is built at `position`."""
+    moved: bool = False
+    """Not where its row says: to be stored, or it would be forgotten with this holding."""
 
     def __str__(self) -> str:
         if self.at_tip:
@@ -49,6 +51,8 @@ class OpeningRule:
     started: float
     """When this instance opened it."""
     start_at: KinesisPosition | None
+    rewound: KinesisPosition | None = None
+    """Where the last rewind of all shards went, an instant where it was to the tip."""
 
     @classmethod
     async def agree(
@@ -80,6 +84,15 @@ class OpeningRule:
             )
         return cls(stored.instant, stored is mine, started, start_at)
 
+    @staticmethod
+    def tip(service_time: float) -> KinesisPosition:
+        """The tip as an instant that does not move; the records of its last second may be in it."""
+        return KinesisPosition.timestamp(max(0.0, service_time - _MARGIN))
+
+    def rewind(self, position: KinesisPosition) -> OpeningRule:
+        """The rule after a rewind: shards without a checkpoint open there."""
+        return replace(self, rewound=position)
+
     def place(self, lease: LeaseState, *, first_pass: bool) -> Place:
         """Where the shard of `lease` opens.
 
@@ -89,13 +102,17 @@ class OpeningRule:
                 takes, and no others.
         """
         start, shard_id = self.start_at, lease.key.shard_id
-        if start is not None and first_pass:
+        if start is not None and first_pass and self.rewound is None:
             if start.kind == "latest":
-                return Place(KinesisPosition.timestamp(self.started), at_tip=True)
+                return Place(KinesisPosition.timestamp(self.started), at_tip=True, moved=True)
             if start.kind != "sequence" or start.shard_id == shard_id:
-                return Place(start)
+                return Place(start, moved=True)
+        if lease.resume_from is not None:
+            return Place(lease.resume_from)
         if lease.checkpoint is not None:
             return Place(KinesisPosition.sequence(shard_id, lease.checkpoint), after=True)
+        if self.rewound is not None:
+            return Place(self.rewound, moved=True)
         if start is not None and start.kind != "sequence":
             # As a tip: the start of this instance, so that a child found later misses nothing.
             latest = start.kind == "latest"

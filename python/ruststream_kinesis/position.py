@@ -79,6 +79,41 @@ class KinesisPosition:
             )
         return cls("sequence", shard_id=shard_id, sequence_number=sequence_number)
 
+    def to_text(self) -> str:
+        """The position as a store keeps it; `from_text` reads it back exactly."""
+        match self.kind:
+            case "timestamp":
+                return f"timestamp:{self.when!r}"
+            case "sequence":
+                return f"sequence:{self.shard_id}:{self.sequence_number}"
+            case _:
+                return self.kind
+
+    @classmethod
+    def from_text(cls, text: str) -> KinesisPosition:
+        """The position that `to_text` wrote.
+
+        Raises:
+            ConfigurationError: It is no such text, for example one of a later version.
+        """
+        kind, *details = text.split(":")
+        try:
+            match kind, details:
+                case "horizon", []:
+                    return cls.horizon()
+                case "latest", []:
+                    return cls.latest()
+                case "timestamp", [when]:
+                    return cls.timestamp(float(when))
+                case "sequence", [shard_id, sequence_number]:
+                    return cls.sequence(shard_id, sequence_number)
+        except ValueError as error:
+            raise ConfigurationError(f"{text!r} is no stored position: {error}") from error
+        raise ConfigurationError(
+            f"{text!r} is no stored position: horizon, latest, timestamp:<seconds> or "
+            "sequence:<shard id>:<sequence number>"
+        )
+
     def __str__(self) -> str:
         match self.kind:
             case "timestamp":

@@ -1,8 +1,8 @@
 """Reads one shard: iterator, pages, pace, errors.
 
 Invariant: the reader's position is the last record that took its place in the watermark. An
-iterator is only ever built from it (or from the shard's opening), so no error, expiry or restart of
-the reader skips a record or reads one twice.
+iterator is only ever built from it (or from where the shard opened, or was rewound to), so no error,
+expiry or restart of the reader skips a record or reads one twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Reader:
         transport: Makes the calls.
         channel: Takes the deliveries.
         clock: Time.
-        at_tip: Use `LATEST` for the first iterator; a later one is built from the opening instant.
         gate: Bounds how many readers ask for an iterator at once.
         limit: Records a page.
         backoff: Delays between tries.
@@ -56,7 +55,6 @@ class Reader:
         channel: Channel,
         clock: Clock,
         *,
-        at_tip: bool = False,
         gate: asyncio.Semaphore | None = None,
         limit: int = READ_LIMIT,
         backoff: Backoff | None = None,
@@ -66,7 +64,6 @@ class Reader:
         self._transport = transport
         self._channel = channel
         self._clock = clock
-        self._at_tip = at_tip
         self._gate = gate or asyncio.Semaphore()
         self._limit = limit
         self._backoff = backoff or Backoff()
@@ -74,6 +71,13 @@ class Reader:
         self._iterator: str | None = None
         self._iterator_since = 0.0
         self._log = MinuteLog(clock)
+        self._cycle: asyncio.Timeout | None = None
+
+    def interrupt(self) -> None:
+        """Ends whatever the reader waits for, after a rewind: call, room, pace or back-off."""
+        cycle, self._cycle = self._cycle, None
+        if cycle is not None:
+            cycle.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """Reads until the shard ends, is lost, or holds too many records back.
@@ -83,39 +87,58 @@ class Reader:
         """
         shard = self._shard
         while not shard.lost and shard.watermark.held <= MAX_HELD:
-            # Stamped before the read starts: a rewind while it is on its way makes it void.
-            generation, started = shard.generation, self._clock.monotonic()
-            if generation != self._generation:
-                # However the rewind came, between two reads or during one: the way goes from the
-                # shard's position again.
-                self._iterator, self._generation = None, generation
+            # Without a deadline of its own: it is what `interrupt` ends.
+            cycle = self._cycle = asyncio.timeout(None)
             try:
-                page = await self._read()
-            except KinesisError as error:
-                if shard.generation == generation:
-                    await self._failed(error)
-                continue
-            if shard.generation != generation:
-                continue
+                async with cycle:
+                    if await self._read_once():
+                        return
+            except TimeoutError:
+                if not cycle.expired():
+                    raise
+            finally:
+                self._cycle = None
+
+    async def _read_once(self) -> bool:
+        """Reads a page, feeds it, and keeps the pace; True at the end of the shard."""
+        shard = self._shard
+        # Stamped before the read starts: a rewind while it is on its way makes it void.
+        generation, started = shard.generation, self._clock.monotonic()
+        if generation != self._generation:
+            # However the rewind came, between two reads or during one: the way goes from the
+            # shard's position again, and whatever failed before is no failure of it.
+            self._iterator, self._generation = None, generation
             self._backoff.reset()
-            shard.lag_ms = page.millis_behind_latest
-            self._iterator, self._iterator_since = page.next_shard_iterator, started
-            # Before the first await that may be cancelled: position and places move together.
-            base = shard.deliver(page)
-            if not await self._feed(page, base, generation):
-                continue
-            if page.next_shard_iterator is None:
-                shard.end()
-                return
-            await self._pace(page, started)
+        try:
+            page = await self._read()
+        except KinesisError as error:
+            if shard.generation == generation:
+                await self._failed(error)
+            return False
+        if shard.generation != generation:
+            return False
+        self._backoff.reset()
+        shard.lag_ms = page.millis_behind_latest
+        self._iterator, self._iterator_since = page.next_shard_iterator, started
+        # Before the first await that may be cancelled: position and places move together.
+        base = shard.deliver(page)
+        if not await self._feed(page, base, generation):
+            return False
+        if page.next_shard_iterator is None:
+            shard.end()
+            return True
+        await self._pace(page, started)
+        return False
 
     async def _read(self) -> Page:
         if self._iterator is None:
+            # Of this generation: a rewind gives the shard a new one.
+            opened = self._shard.opened
             try:
                 self._iterator = await self._new_iterator()
             finally:
                 # It is there or failed once: who waits for the opening waits for no second try.
-                self._shard.opened.set()
+                opened.set()
             self._iterator_since = self._clock.monotonic()
         body = await self._transport.get_records(
             self._stream.ref, self._shard.shard_id, self._iterator, self._limit
@@ -127,9 +150,9 @@ class Reader:
     async def _new_iterator(self) -> str:
         shard = self._shard
         position, after = shard.read_from, shard.read_after
-        if self._at_tip:
-            # Only once: an iterator that is lost unread is built at the opening instant.
-            position, self._at_tip = KinesisPosition.latest(), False
+        if shard.read_at_tip:
+            # Only once: an iterator that is lost unread is built at the instant instead.
+            position, shard.read_at_tip = KinesisPosition.latest(), False
         async with self._gate:
             return await self._transport.get_shard_iterator(
                 self._stream.ref, shard.shard_id, position, after=after

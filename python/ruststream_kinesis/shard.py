@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ruststream_kinesis._core import Page, Watermark
 from ruststream_kinesis.backoff import MinuteLog
@@ -18,12 +19,19 @@ from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.position import KinesisPosition
 
-__all__ = ["MAX_HELD", "HeldShard"]
+__all__ = ["MAX_HELD", "HeldShard", "Mark"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
 # Refused deliveries that a shard may hold before it is released and read again from the first.
 MAX_HELD = 10_000
+
+
+class Mark(NamedTuple):
+    """What a row keeps of how far a shard is: one of the two, the other is `None`."""
+
+    checkpoint: str | None
+    resume_from: KinesisPosition | None
 
 
 class HeldShard:
@@ -35,6 +43,7 @@ class HeldShard:
         after: Whether `opening` names a record that was handled already.
         clock: Time.
         moved: Called whenever there is something new to store.
+        at_tip: The first iterator may be `LATEST`; a later one is built at `opening`.
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class HeldShard:
         after: bool,
         clock: Clock,
         moved: Callable[[HeldShard], None],
+        at_tip: bool = False,
     ) -> None:
         self.lease = lease
         self.stream = lease.key.stream
@@ -57,6 +67,10 @@ class HeldShard:
         self.read_from = opening
         """Where an iterator is built: the opening, then the last record that took its place."""
         self.read_after = after
+        self.read_at_tip = at_tip
+        """The next iterator may be `LATEST`: once, a lost one is built at `read_from`."""
+        self.resume_from: KinesisPosition | None = None
+        """Where the shard was moved; it counts until something is settled from there on."""
         self.ended = False
         """The shard is closed and every record of it took its place."""
         self.lost = False
@@ -65,7 +79,7 @@ class HeldShard:
         self.lag_ms: int | None = None
         """How far the last page was behind the tip; `None` where the service did not say."""
         self.opened = asyncio.Event()
-        """The first iterator is there, or the first attempt at one failed."""
+        """The first iterator, since the last rewind, is there, or the first attempt failed."""
         self._moved = moved
         self._held_log = MinuteLog(clock)
 
@@ -103,9 +117,10 @@ class HeldShard:
             count = self._held_log.due()
             if count is not None:
                 logger.warning(
-                    "shard %s of stream %s: %d record(s) refused by retry() stay open, %d in all; "
-                    "they hold the checkpoint, after %s, until the shard is taken anew. Declare "
-                    "max_attempts or dead_letter to let it move on",
+                    "shard %s of stream %s: %d record(s) more stay open (retry(), a failed handler, "
+                    "or what could not be published), %d in all; they hold the checkpoint, after "
+                    "%s, until the shard is taken anew. With max_attempts or dead_letter, retries "
+                    "let it move on",
                     self.shard_id,
                     self.stream,
                     count,
@@ -121,11 +136,23 @@ class HeldShard:
         """The lease is gone: queued deliveries become void and nothing is written any more."""
         self.lost = True
         self.void()
+        self.opened.set()
 
     def void(self) -> None:
         """Makes every delivery so far void and starts the watermark anew."""
         self.generation += 1
         self.watermark.reset()
+
+    def rewind(self, position: KinesisPosition, *, at_tip: bool = False) -> None:
+        """Reads anew from `position`; nothing delivered so far counts any more."""
+        self.void()
+        self.read_from, self.read_after, self.read_at_tip = position, False, at_tip
+        self.resume_from = position
+        self.ended = False
+        self.lag_ms = None
+        # Whoever waits for the old one waits for nothing any more.
+        self.opened.set()
+        self.opened = asyncio.Event()
 
     @property
     def finished(self) -> bool:
@@ -136,3 +163,10 @@ class HeldShard:
     def checkpoint(self) -> str | None:
         """What to store now; `None` when nothing was settled since the shard was taken."""
         return SHARD_END if self.finished and not self.lost else self.watermark.position
+
+    @property
+    def mark(self) -> Mark | None:
+        """What its row should say; `None` when that is what it says since the shard was taken."""
+        if (checkpoint := self.checkpoint) is not None:
+            return Mark(checkpoint, None)
+        return None if self.resume_from is None else Mark(None, self.resume_from)

@@ -15,11 +15,14 @@ from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.dispatch import Caller, Dispatcher
-from ruststream_kinesis.errors import AccessDenied, KinesisError, StreamNotFound
+from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, StreamNotFound
+from ruststream_kinesis.handlers import Tools
 from ruststream_kinesis.limits import MAX_GET_RECORDS
+from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
+from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.settlement import Settlement
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
@@ -44,6 +47,10 @@ class Source(Protocol):
 
     async def open(self, info: StreamInfo) -> None:
         """Starts; a record that is published after it returns is delivered."""
+        ...
+
+    async def seek(self, position: KinesisPosition) -> None:
+        """Reads on from `position`; what was delivered before is void. Waits for no worker."""
         ...
 
     async def stop_reading(self) -> None:
@@ -141,12 +148,13 @@ class Subscription:
         self._dispatcher = _dispatcher(
             subscriber,
             self._channel,
-            Caller(subscriber.handler, publisher, self._threads),
+            Caller(subscriber.handler, Tools(publisher, Seeker(self.seek)), self._threads),
             settlement,
             connection.clock,
         )
         self._source = source(subscriber, connection, self._channel, self.copies, supervisor)
         self._info: StreamInfo | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._copying: asyncio.Task[None] | None = None
 
@@ -218,12 +226,31 @@ class Subscription:
         """Starts workers and readers; returns once every shard taken has its iterator."""
         if self._info is None:
             raise RuntimeError("a subscription is opened only after its stream was checked")
+        self._loop = asyncio.get_running_loop()
         self._copying = self._supervisor.spawn(f"copies[{self.name}]", self.copies.run())
         for lane in range(self.subscriber.workers):
             self._workers.append(
                 self._supervisor.spawn(f"worker[{self.name}/{lane}]", self._dispatcher.work(lane))
             )
         await self._source.open(self._info)
+
+    async def seek(self, position: KinesisPosition) -> None:
+        """Moves the subscription; from any thread that runs an event loop.
+
+        Raises:
+            NotConnected: It is not open yet, or stopping.
+            KinesisError: It cannot move there.
+        """
+        if self._loop is None:
+            raise NotConnected(
+                "the subscription is not open yet", stream=self.subscriber.stream.name
+            )
+        if asyncio.get_running_loop() is self._loop:
+            await self._source.seek(position)
+            return
+        # A handler thread with a loop of its own: shards belong to the service's.
+        move = asyncio.run_coroutine_threadsafe(self._source.seek(position), self._loop)
+        await asyncio.wrap_future(move)
 
     async def stop_reading(self) -> None:
         """Ends the readers; leases stay held while handlers finish."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ruststream_kinesis import LeaseKey, LeaseState, MemoryLeaseStore
+from ruststream_kinesis import KinesisPosition, LeaseKey, LeaseState, MemoryLeaseStore
 from ruststream_kinesis.clock import Clock
 
 __all__ = ["SpyStore", "Write"]
@@ -20,6 +20,7 @@ class Write:
     shard_id: str
     checkpoint: str | None = None
     number: int = 0
+    resume_from: KinesisPosition | None = None
 
 
 class SpyStore(MemoryLeaseStore):
@@ -48,18 +49,32 @@ class SpyStore(MemoryLeaseStore):
         await super().renew(held)
         self.done.append(write)
 
-    async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
+    async def checkpoint(
+        self,
+        held: LeaseState,
+        checkpoint: str | None,
+        *,
+        number: int,
+        resume_from: KinesisPosition | None = None,
+    ) -> None:
         """Record and pass on."""
-        write = await self._ask(Write("checkpoint", held.key.shard_id, checkpoint, number))
-        await super().checkpoint(held, checkpoint, number=number)
+        write = Write("checkpoint", held.key.shard_id, checkpoint, number, resume_from)
+        await self._ask(write)
+        await super().checkpoint(held, checkpoint, number=number, resume_from=resume_from)
         self.done.append(write)
 
     async def release(
-        self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
+        self,
+        held: LeaseState,
+        *,
+        checkpoint: str | None = None,
+        number: int = 0,
+        resume_from: KinesisPosition | None = None,
     ) -> None:
         """Record and pass on."""
-        write = await self._ask(Write("release", held.key.shard_id, checkpoint, number))
-        await super().release(held, checkpoint=checkpoint, number=number)
+        write = Write("release", held.key.shard_id, checkpoint, number, resume_from)
+        await self._ask(write)
+        await super().release(held, checkpoint=checkpoint, number=number, resume_from=resume_from)
         self.done.append(write)
 
     async def steal(self, key: LeaseKey, clock: Clock, owner_id: str = "thief") -> LeaseState:

@@ -7,12 +7,17 @@ Invariants, for every store:
   the same `owner_id`, can write nothing.
 * Within an acquisition a checkpoint write carries a number that grows; a lower one is ignored, so
   a write that arrives late cannot undo a newer one.
+* A rewind is stored beside the checkpoint, as `resume_from`. It is valid only until the next
+  checkpoint is stored, whatever its value: also where an owner that knows nothing of rewinds
+  writes one, so a store that such owners share keeps the checkpoint that it was stored beside.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+from ruststream_kinesis.position import KinesisPosition
 
 __all__ = ["SHARD_END", "LeaseKey", "LeaseState", "LeaseStore", "Opening"]
 
@@ -47,11 +52,13 @@ class LeaseState:
     """Grows by one with every write to the row."""
     checkpoint: str | None
     """Sequence number of the last record of the settled run, or `SHARD_END`."""
+    resume_from: KinesisPosition | None = None
+    """Where a rewind moved the shard, while nothing was settled since."""
 
     @property
     def finished(self) -> bool:
-        """Whether the shard was read to its end and every record of it settled."""
-        return self.checkpoint == SHARD_END
+        """Whether the shard was read to its end, every record of it settled, and not rewound."""
+        return self.checkpoint == SHARD_END and self.resume_from is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +103,22 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
-        """Stores a checkpoint; one with a lower `number` than the stored one is ignored.
+    async def checkpoint(
+        self,
+        held: LeaseState,
+        checkpoint: str | None,
+        *,
+        number: int,
+        resume_from: KinesisPosition | None = None,
+    ) -> None:
+        """Stores how far a shard is; a lower `number` than the stored one is ignored.
+
+        Args:
+            held: The acquisition that writes.
+            checkpoint: The checkpoint, which makes a stored `resume_from` void. `None` keeps the
+                stored one.
+            number: Grows with each write of an acquisition.
+            resume_from: Where the shard was rewound to, stored beside the checkpoint.
 
         Raises:
             LeaseLost: Another acquisition holds the shard; nothing was written.
@@ -105,9 +126,16 @@ class LeaseStore(Protocol):
         ...
 
     async def release(
-        self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
+        self,
+        held: LeaseState,
+        *,
+        checkpoint: str | None = None,
+        number: int = 0,
+        resume_from: KinesisPosition | None = None,
     ) -> None:
-        """Gives the shard up, with its final checkpoint in the same write.
+        """Gives the shard up, with its final checkpoint or position in the same write.
+
+        Without either, what is stored stays as it is.
 
         A lease that is lost already is left alone: there is nothing to give up.
         """

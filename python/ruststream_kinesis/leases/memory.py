@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases.base import LeaseKey, LeaseState, Opening
+from ruststream_kinesis.position import KinesisPosition
 
 __all__ = ["MemoryLeaseStore"]
 
@@ -23,6 +24,7 @@ class _Row:
     owner: str | None = None
     counter: int = 0
     checkpoint: str | None = None
+    resume_from: KinesisPosition | None = None
     duration: float = 0.0
     renewed: float = 0.0
     number: int = -1
@@ -32,7 +34,7 @@ class _Row:
         return self.owner is not None and now - self.renewed < self.duration
 
     def state(self) -> LeaseState:
-        return LeaseState(self.key, self.owner, self.counter, self.checkpoint)
+        return LeaseState(self.key, self.owner, self.counter, self.checkpoint, self.resume_from)
 
 
 class MemoryLeaseStore:
@@ -68,23 +70,34 @@ class MemoryLeaseStore:
             row.renewed = self._clock.monotonic()
             row.counter += 1
 
-    async def checkpoint(self, held: LeaseState, checkpoint: str, *, number: int) -> None:
-        """Stores the checkpoint unless a later one is stored."""
+    async def checkpoint(
+        self,
+        held: LeaseState,
+        checkpoint: str | None,
+        *,
+        number: int,
+        resume_from: KinesisPosition | None = None,
+    ) -> None:
+        """Stores checkpoint or position unless a later write is stored."""
         with self._lock:
             row = self._held(held)
-            if self._store(row, checkpoint, number):
+            if self._store(row, checkpoint, resume_from, number):
                 row.counter += 1
 
     async def release(
-        self, held: LeaseState, *, checkpoint: str | None = None, number: int = 0
+        self,
+        held: LeaseState,
+        *,
+        checkpoint: str | None = None,
+        number: int = 0,
+        resume_from: KinesisPosition | None = None,
     ) -> None:
-        """Frees the shard, with its final checkpoint."""
+        """Frees the shard, with its final checkpoint or position."""
         with self._lock:
             row = self._rows.get(held.key)
             if row is None or row.owner != held.owner:
                 return
-            if checkpoint is not None:
-                self._store(row, checkpoint, number)
+            self._store(row, checkpoint, resume_from, number)
             row.owner = None
             row.counter += 1
 
@@ -127,8 +140,12 @@ class MemoryLeaseStore:
         return row
 
     @staticmethod
-    def _store(row: _Row, checkpoint: str, number: int) -> bool:
-        if number <= row.number:
+    def _store(
+        row: _Row, checkpoint: str | None, resume_from: KinesisPosition | None, number: int
+    ) -> bool:
+        if number <= row.number or (checkpoint is None and resume_from is None):
             return False
-        row.checkpoint, row.number = checkpoint, number
+        if checkpoint is not None:
+            row.checkpoint = checkpoint
+        row.resume_from, row.number = resume_from, number
         return True

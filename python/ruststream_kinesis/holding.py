@@ -1,0 +1,90 @@
+"""One held shard with what works on it, and how it is let go.
+
+Invariant: once the end of a holding began, nothing that is settled counts any more, and what its
+release has to store is fixed; a release that fails can be tried again with the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from ruststream_kinesis.backoff import Backoff
+from ruststream_kinesis.checkpoints import Checkpointer
+from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
+from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.reader import Reader
+from ruststream_kinesis.shard import HeldShard, Mark
+
+__all__ = ["Absence", "Holding"]
+
+
+@dataclass(slots=True)
+class Holding:
+    """A held shard with what works on it."""
+
+    shard: HeldShard
+    checkpointer: Checkpointer
+    reading: Reader
+    taken: float
+    """When the lease was asked for, on the monotonic clock."""
+    renewed: float
+    """When the last good renewal was sent."""
+    reader: asyncio.Task[None] | None = None
+    """Runs `reading`."""
+    concluded: bool = False
+    """Its end began: its deliveries are void, `final` is what its release has to store."""
+    final: Mark | None = None
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def live(self) -> bool:
+        """Whether what is settled still counts."""
+        return not self.concluded and not self.shard.lost
+
+    @property
+    def finished(self) -> bool:
+        """Whether the shard ended here, everything settled."""
+        return self.shard.finished or (self.final is not None and self.final[0] == SHARD_END)
+
+    def conclude(self) -> None:
+        """Settled places count until here; what is settled from now on is void."""
+        if not self.concluded:
+            self.concluded, self.final = True, self.shard.mark
+            self.shard.lose()
+
+    async def release(self, store: LeaseStore) -> None:
+        """Gives up the lease, with what is due in the same write."""
+        checkpoint, resume_from = self.final or (None, None)
+        await self.checkpointer.stop()
+        await store.release(
+            self.shard.lease,
+            checkpoint=checkpoint,
+            number=self.checkpointer.next_number(),
+            resume_from=resume_from,
+        )
+        self.released.set()
+
+    def rewind(self, position: KinesisPosition, *, at_tip: bool = False) -> None:
+        """Moves the shard: wakes its reader, and writes the position next."""
+        self.shard.rewind(position, at_tip=at_tip)
+        self.reading.interrupt()
+        self.checkpointer.rewound()
+
+    async def rewound(self, asked: KinesisPosition) -> None:
+        """Waits until the position is stored and, where the tip was asked for, that is found."""
+        if self.concluded:
+            await self.released.wait()
+            return
+        await self.checkpointer.stored()
+        if asked.kind == "latest":
+            # An iterator that could not be had is built at the instant: nothing is missed either way.
+            await self.shard.opened.wait()
+
+
+@dataclass(slots=True)
+class Absence:
+    """Back-off of a shard that was given up, and when it may be taken again."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=2.0, cap=60.0))
+    until: float = 0.0
