@@ -8,13 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis.errors import ConfigurationError, KinesisError
-from ruststream_kinesis.message import KinesisMessage
+from ruststream_kinesis.leases.memory import MemoryLeaseStore
 from ruststream_kinesis.service import Service
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.testing.clock import ManualClock
-from ruststream_kinesis.testing.feed import LogSource
-from ruststream_kinesis.testing.log import Log, LogRecord, LogTransport
-from ruststream_kinesis.testing.tracking import CAUSE, DELIVERY, Cause, Delivery, Tracker
+from ruststream_kinesis.testing.calls import Batches, SubscriberCalls, noted
+from ruststream_kinesis.testing.clock import LiveClock, ManualClock
+from ruststream_kinesis.testing.delivery import CAUSES, DELIVERY, Cause
+from ruststream_kinesis.testing.faults import Fault, Faults, Kind
+from ruststream_kinesis.testing.place import InProcess, Place
+from ruststream_kinesis.testing.tracking import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,48 +25,32 @@ if TYPE_CHECKING:
 
     from ruststream_kinesis.app import RustStream
     from ruststream_kinesis.broker import KinesisBroker
-    from ruststream_kinesis.channel import Channel
     from ruststream_kinesis.codec import Codec
-    from ruststream_kinesis.connection import Connection
-    from ruststream_kinesis.copies import Copies
-    from ruststream_kinesis.handlers import Handler
     from ruststream_kinesis.router import Subscriber
     from ruststream_kinesis.service import Hook
-    from ruststream_kinesis.settlement import Counters
-    from ruststream_kinesis.supervisor import Supervisor
+    from ruststream_kinesis.testing.record import LogRecord
     from ruststream_kinesis.transport import PutResult
 
-__all__ = ["SubscriberCalls", "TestApp"]
+__all__ = ["TestApp"]
 
 # Real seconds until a publish must be decided. A handler that needs longer in a test hangs.
 TIMEOUT = 10.0
 
 
-class SubscriberCalls:
-    """What one subscription did during the test; complete after it, too."""
-
-    def __init__(self, calls: list[Delivery], counters: Counters) -> None:
-        self.calls = calls
-        """The calls of the handler, in the order they began."""
-        self.counters = counters
-        """What became of the deliveries."""
-
-    @property
-    def values(self) -> list[Any]:
-        """The payloads the handler was called with, decoded."""
-        return [call.value for call in self.calls]
-
-
 class TestApp:
-    """Runs an application in process, on a log that is read without polling.
+    """Runs an application in process, on a log that is read without polling, or on a server.
 
     Everything between record and outcome is the application's own: descriptors, policies, dispatch,
     publishers, hooks. The streams are this test's, empty at its start; time stands still until
     `clock` is moved. Afterwards the application is as it was, so a module's one application serves
     all its tests, one after the other.
 
+    With `live=` the same test runs against a Kinesis server: missing streams are created with one
+    shard, leases are kept in memory, credentials are made up, time is real.
+
     Args:
         app: The application; it must not run.
+        live: Endpoint of a server to run on, such as `http://localhost:4567`.
         timeout: Real seconds until a `publish` that has undecided deliveries fails.
         codec: Encodes the values that the test publishes.
     """
@@ -72,16 +58,36 @@ class TestApp:
     __test__ = False  # pytest: the name is not a request to be collected
 
     def __init__(
-        self, app: RustStream, *, timeout: float = TIMEOUT, codec: Codec | None = None
+        self,
+        app: RustStream,
+        *,
+        live: str | None = None,
+        timeout: float = TIMEOUT,
+        codec: Codec | None = None,
     ) -> None:
         self.app = app
-        self.clock = ManualClock()
+        self.live = live
+        """The endpoint it runs on; `None` in process."""
+        self.clock: ManualClock | LiveClock
         """The service's time."""
+        self._place: Place
         self._timeout = timeout
-        self._log = Log(self.clock)
-        self._tracker = Tracker(timeout)
+        if live is None:
+            self.clock = manual = ManualClock()
+            self._tracker = Tracker(manual, timeout)
+            self._faults = Faults(manual)
+            self._place = InProcess(manual, self._tracker, self._faults)
+        else:
+            # What talks to a server is imported for a test on one only.
+            from ruststream_kinesis.testing.live import Live  # noqa: PLC0415 - as above
+
+            self.clock = real = LiveClock(timeout)
+            self._tracker = Tracker(real, timeout)
+            self._faults = Faults(real)
+            settings = app.broker.settings
+            self._place = Live(live, settings, real, self._tracker, self._faults, timeout)
         self._publisher = app.publisher(codec=codec)
-        self._calls: dict[tuple[str, str | None], list[Delivery]] = {}
+        self._calls: dict[tuple[str, str | None], Batches] = {}
         self._service: Service | None = None
         self._running: asyncio.Task[None] | None = None
         self._restore: Callable[[], None] = _nothing
@@ -100,15 +106,22 @@ class TestApp:
                 "a TestApp runs an application once, and not while it is connected already"
             )
         clock, limits = connection.clock, dict(connection.max_record_bytes)
+        store = connection.store
 
         def restore() -> None:
-            connection.clock = clock
+            connection.clock, connection.store = clock, store
             connection.max_record_bytes.clear()
             connection.max_record_bytes.update(limits)
 
         self._restore = restore
-        connection.clock = self.clock
-        connection.attach(LogTransport(self._log, self.clock, loop))
+        connection.clock, connection.store = self.clock, MemoryLeaseStore()
+        self._tracker.loop = loop
+        try:
+            connection.attach(await self._place.open(self.app.subscribers))
+        except BaseException:
+            restore()
+            await self._place.close()
+            raise
         opened = loop.create_future()
         self._running = loop.create_task(
             self.app.run(
@@ -124,6 +137,7 @@ class TestApp:
             failure = None if opened.done() else await self._stop()
         if not opened.done():
             raise failure or KinesisError("the application stopped before it was open")
+        self._place.opened()
         return self
 
     async def __aexit__(
@@ -162,6 +176,7 @@ class TestApp:
                 await asyncio.wait({running})
             await self.app.broker.connection.close()
             self._restore()
+            await self._place.close()
         return None if running.cancelled() else running.exception()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
@@ -177,26 +192,19 @@ class TestApp:
         on_shutdown: Sequence[Hook],
         shutdown_timeout: float,
     ) -> Service:
-        """The application's service, fed from the log, with handlers whose calls are noted."""
+        """The application's service, with handlers whose calls are noted."""
         self._calls = {each.identity: [] for each in subscribers}
-        noted = [
-            replace(each, handler=_noted(each.handler, self._calls[each.identity]))
+        watched = [
+            replace(
+                self._place.tuned(each),
+                handler=noted(
+                    each.handler, self._calls[each.identity], batched=each.batch is not None
+                ),
+            )
             for each in subscribers
         ]
-
-        def source(
-            subscriber: Subscriber,
-            connection: Connection,
-            channel: Channel,
-            copies: Copies,
-            owner: Supervisor,
-        ) -> LogSource:
-            return LogSource(
-                self._log, self._tracker, subscriber, connection, channel, copies, owner
-            )
-
         self._service = Service(
-            broker, noted, on_startup, on_shutdown, shutdown_timeout, source=source
+            broker, watched, on_startup, on_shutdown, shutdown_timeout, source=self._place.source
         )
         return self._service
 
@@ -232,24 +240,24 @@ class TestApp:
         """
         publish = self._publisher.publish
         delivery = DELIVERY.get()
-        if delivery is not None and delivery.tracker is self._tracker:
+        if delivery is not None and delivery.watched.tracker is self._tracker:
             return await publish(value, to, partition_key=partition_key, headers=headers)
         cause = Cause()
-        token = CAUSE.set(cause)
+        token = CAUSES.set((cause,))
         try:
             result = await publish(value, to, partition_key=partition_key, headers=headers)
         finally:
-            CAUSE.reset(token)
+            CAUSES.reset(token)
         if cause.open:
             try:
-                await self._tracker.decided(cause)
+                await self._tracker.decided(cause, to, result)
             except KinesisError:
                 self._reported = True
                 raise
         return result
 
     async def settled(self) -> None:
-        """Waits until no delivery at all is undecided, whoever published it.
+        """Waits until no delivery at all is undecided, and every copy that is due is published.
 
         Raises:
             Undecided: The service failed or stopped, or the timeout passed, with deliveries open.
@@ -260,9 +268,44 @@ class TestApp:
             self._reported = True
             raise
 
+    async def advance(self, seconds: float) -> None:
+        """Moves time, and waits for all that comes of it: the copies of `retry_after` above all.
+
+        Raises:
+            Undecided: As for `settled`.
+            ConfigurationError: On a server, where it really waits: for longer than the timeout.
+        """
+        await self.clock.advance(seconds)
+        await self.settled()
+
+    def fail_publish(
+        self, stream: str, *, times: int | None = 1, error: Kind | KinesisError = "passing"
+    ) -> Fault:
+        """Lets attempts to put a record into a stream fail, whoever makes them; nothing is put.
+
+        A `passing` failure is tried again by the service, after a back-off that costs a test in
+        process no time. A `terminal` one is not.
+
+        Args:
+            stream: Name or ARN.
+            times: How many attempts fail; `None`: all, until the result's `end()` is called or its
+                `with` block is left.
+            error: `"passing"` (throttled), `"terminal"` (access denied), or the error to raise.
+
+        Returns:
+            What tells how often it struck (`hits`), and ends it.
+
+        Raises:
+            ConfigurationError: A value is refused.
+        """
+        return self._faults.add(Fault(stream, times, error))
+
     def published(self, stream: str) -> list[LogRecord]:
-        """Every record of a stream, oldest first, whoever published it."""
-        return list(self._log.records(StreamRef.parse(stream).name))
+        """Every record of a stream since the start, oldest first, whoever published it.
+
+        On a server it is read back, which blocks the event loop for a moment.
+        """
+        return self._place.records(StreamRef.parse(stream).name)
 
     def subscriber(self, stream: str, group: str | None = None) -> SubscriberCalls:
         """The calls of a subscription.
@@ -283,45 +326,3 @@ class TestApp:
 
 def _nothing() -> None:
     """What there is to restore before the start."""
-
-
-def _noted(handler: Handler, calls: list[Delivery]) -> Handler:
-    """The handler, with each call noted in `calls`."""
-    call, wants_message = handler.call, handler.wants_message
-
-    def begin(arguments: tuple[Any, ...]) -> Delivery:
-        delivery = DELIVERY.get()
-        if delivery is None:
-            raise RuntimeError("a handler of a test is called only for a delivery")
-        if wants_message:
-            delivery.asked = next(
-                (each for each in arguments if isinstance(each, KinesisMessage)), None
-            )
-        delivery.called = delivery.running = True
-        calls.append(delivery)
-        return delivery
-
-    async def noted(*arguments: Any) -> Any:
-        delivery = begin(arguments)
-        try:
-            delivery.returned = returned = await call(*arguments)
-        except BaseException as error:
-            delivery.error = error
-            raise
-        finally:
-            delivery.ended()
-        return returned
-
-    def noted_in_thread(*arguments: Any) -> Any:
-        delivery = begin(arguments)
-        try:
-            delivery.returned = returned = call(*arguments)
-        except BaseException as error:
-            delivery.error = error
-            raise
-        finally:
-            # It has no way to settle before it ends, so there is nothing to decide here.
-            delivery.running = False
-        return returned
-
-    return replace(handler, call=noted if handler.is_async else noted_in_thread)

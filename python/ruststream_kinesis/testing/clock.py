@@ -1,12 +1,17 @@
-"""`ManualClock`: time that moves when a test says so."""
+"""Time in a test: `ManualClock` moves when the test says so, `LiveClock` is real."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
+import weakref
+from typing import Any
 
-__all__ = ["ManualClock"]
+from ruststream_kinesis.clock import SystemClock
+from ruststream_kinesis.errors import ConfigurationError
+
+__all__ = ["LiveClock", "ManualClock"]
 
 # Loop turns that follow each wake-up, so that what it set off has happened before time moves on.
 # Work that needs longer (sockets, threads) is awaited by its own event, not by time.
@@ -25,6 +30,9 @@ class ManualClock:
         self._now = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
+        self._hasty: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where time is kept; sleepers on other loops wait by way of it."""
 
     def monotonic(self) -> float:
         """Seconds since the clock was made."""
@@ -39,9 +47,26 @@ class ManualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        woken = asyncio.get_running_loop().create_future()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        hasty = bool(self._hasty) and task is not None and task in self._hasty
+        if hasty and task is not None:
+            self._hasty.discard(task)
+        if self.loop is not None and loop is not self.loop:
+            there = self.advance(seconds) if hasty else self.sleep(seconds)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self.loop))
+            return
+        if hasty:
+            await self.advance(seconds)
+            return
+        woken = loop.create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._numbers), woken))
         await woken
+
+    def hasten(self) -> None:
+        """The next sleep of the running task moves time instead of waiting for it."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._hasty.add(task)
 
     @property
     def sleeping(self) -> list[float]:
@@ -62,13 +87,45 @@ class ManualClock:
             when, _, woken = heapq.heappop(self._sleepers)
             if woken.done():
                 continue  # cancelled meanwhile
-            self._now = when
+            self._now = max(self._now, when)  # others may move time meanwhile
             woken.set_result(None)
             await self._settle()
-        self._now = end
+        self._now = max(self._now, end)
         await self._settle()
 
     @staticmethod
     async def _settle() -> None:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
+
+
+class LiveClock(SystemClock):
+    """The machine's own time, for a test on a server: `advance` really waits.
+
+    Args:
+        limit: The most seconds that a test may wait at once.
+    """
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+
+    async def advance(self, seconds: float) -> None:
+        """Waits.
+
+        Raises:
+            ValueError: `seconds` is negative: time only grows.
+            ConfigurationError: A test would wait for longer than its timeout.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back by {-seconds} s")
+        if seconds > self._limit:
+            raise ConfigurationError(
+                f"on a server time is real, and {seconds:g} s are more than the {self._limit:g} s "
+                "of this test's timeout: shorten the delay, or run this test in process only"
+            )
+        await self.sleep(seconds)
+
+    def hasten(self) -> None:
+        """Nothing to do: real time passes by itself."""

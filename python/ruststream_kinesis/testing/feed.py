@@ -6,99 +6,73 @@ import asyncio
 import logging
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ruststream_kinesis.backoff import MinuteLog
-from ruststream_kinesis.channel import CAPACITY, Channel, Run
-from ruststream_kinesis.errors import AckUnsupported
-from ruststream_kinesis.testing.log import SHARD_ID, Log, LogRecord
-from ruststream_kinesis.testing.tracking import CAUSE, DELIVERY, Cause, Delivery, Tracker
+from ruststream_kinesis.channel import CAPACITY, Channel
+from ruststream_kinesis.errors import KinesisError, NotConnected
+from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, OneRun, Watched
+from ruststream_kinesis.testing.log import SHARD_ID, Log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ruststream_kinesis.codec import Decoder
     from ruststream_kinesis.connection import Connection
     from ruststream_kinesis.copies import Copies
     from ruststream_kinesis.position import KinesisPosition
     from ruststream_kinesis.router import Subscriber
     from ruststream_kinesis.supervisor import Supervisor
+    from ruststream_kinesis.testing.record import LogRecord
+    from ruststream_kinesis.testing.tracking import Tracker
     from ruststream_kinesis.transport import StreamInfo
 
 __all__ = ["LogShard", "LogSource"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
-# A record travels alone, so that its worker's context can say which delivery it is at.
-_ONE: Final = range(1)
-
-
-class LogRun(Run):
-    """One delivery; the worker that opens it is at that delivery from then on."""
-
-    __slots__ = ("delivery",)
-
-    def __init__(self, shard: LogShard, delivery: Delivery, place: int) -> None:
-        # The fields of a `Run` set directly, as each publish of a test pays for this.
-        self.shard = shard
-        self.generation = shard.generation
-        self.page = delivery.record.page
-        self.base = place
-        self.indices = _ONE
-        self.delivery = delivery
-
-    def payloads_of(self, indices: Sequence[int]) -> list[bytes]:
-        """The payload, by whichever way a worker asks for it."""
-        del indices
-        return self.payloads()
-
-    def payloads(self) -> list[bytes]:
-        """The payload. Called by the worker in its own task, right before the handler."""
-        delivery = self.delivery
-        DELIVERY.set(delivery)
-        CAUSE.set(delivery.cause)
-        return self.page.payloads(0, 1)
-
 
 class LogShard:
     """A `DeliveryShard` without lease, checkpoint and watermark: it only learns what is decided.
 
     Args:
-        stream: Plain name of the stream.
-        tracker: Is told.
-        decode: The handler's own, for a test that asks for the value.
+        watched: The subscription; its tracker is told.
         log: Keeps the warning of held records rare.
     """
 
-    def __init__(self, stream: str, tracker: Tracker, decode: Decoder, log: MinuteLog) -> None:
-        self.stream = stream
+    def __init__(self, watched: Watched, log: MinuteLog) -> None:
+        self.stream = watched.identity[0]
         self.shard_id = SHARD_ID
         self.generation = 0
         self.ceiling: float = math.inf
         self.started = -1
         self.ended = False
         self.lost = False
-        self.decode = decode
-        self._tracker = tracker
+        self._watched = watched
+        self._opened = watched.tracker.opened
         self._log = log
         self._next = 0
         # By place, which is never given twice: a rewind delivers a record again at a new one.
         self._open: dict[int, Delivery] = {}
 
-    def deliver(self, record: LogRecord, cause: Cause | None) -> LogRun:
+    def deliver(self, record: LogRecord, causes: tuple[Cause, ...]) -> OneRun:
         """Gives a record its place."""
         place = self._next
         self._next = place + 1
-        delivery = Delivery(self._tracker, self, place, record, cause)
+        delivery = Delivery(self._watched, self, place, record, causes)
         self._open[place] = delivery
-        self._tracker.opened(delivery)
-        return LogRun(self, delivery, place)
+        self._opened(delivery)
+        return OneRun(delivery)
 
     def ack(self, place: int) -> None:
         """Settles the delivery at `place`; once more, or late, changes nothing."""
         delivery = self._open.pop(place, None)
         if delivery is not None:
             delivery.settle()
+
+    def begin_anew(self) -> list[Delivery]:
+        """A rewind: what was delivered so far, and is open, is void, and returned."""
+        self.generation += 1
+        void = list(self._open.values())
+        self._open.clear()
+        return void
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""
@@ -116,19 +90,11 @@ class LogShard:
         delivery = self._open.pop(place, None)
         if delivery is None:
             return
-        refusal = AckUnsupported(
-            "the subscription declares neither max_attempts nor dead_letter: the record stays open "
-            "and holds the checkpoint of its shard",
-            stream=self.stream,
-            shard_id=self.shard_id,
-            sequence_number=delivery.record.sequence_number,
-        )
-        delivery.hold(refusal)
+        delivery.hold()
         count = self._log.due()
         if count is not None:
             logger.warning(
-                "stream %s: %d refused record(s) stay open; the in-process log does not bring them "
-                "back",
+                "stream %s: %d record(s) stay open; the in-process log does not bring them back",
                 self.stream,
                 count,
                 extra={"stream": self.stream, "shard_id": self.shard_id},
@@ -144,7 +110,7 @@ class LogSource:
         subscriber: Which stream, and where to start.
         connection: Time.
         channel: Takes the deliveries.
-        copies: Not needed here.
+        copies: What waits of a delivery that a rewind makes void is dropped from it.
         supervisor: Owns the feeding task.
     """
 
@@ -158,19 +124,20 @@ class LogSource:
         copies: Copies,
         supervisor: Supervisor,
     ) -> None:
-        del copies  # there is no end of a shard, and no loss of one
+        self._copies = copies
         self._log = log
         self._stream = subscriber.stream.name
         self._start_at = subscriber.start_at
         self._channel = channel
         self._supervisor = supervisor
         self._shard = LogShard(
-            self._stream, tracker, subscriber.handler.decode, MinuteLog(connection.clock)
+            Watched.of(tracker, subscriber, manual=True), MinuteLog(connection.clock)
         )
         # What the channel had no room for; a record that is published does not wait for it.
-        self._backlog: deque[LogRun] = deque()
+        self._backlog: deque[OneRun] = deque()
         self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     @property
     def shards(self) -> tuple[LogShard, ...]:
@@ -183,13 +150,13 @@ class LogSource:
         records = self._log.records(self._stream)
         first = len(records) if self._start_at is None else _first(records, self._start_at)
         for record in records[first:]:
-            self.offer(record, None)
+            self.offer(record, ())
         self._log.read(self._stream, self)
         self._task = self._supervisor.spawn(f"log[{self._stream}/{SHARD_ID}]", self._feed())
 
-    def offer(self, record: LogRecord, cause: Cause | None) -> None:
+    def offer(self, record: LogRecord, causes: tuple[Cause, ...]) -> None:
         """Puts a record into the channel, or behind those that wait for room in it."""
-        run = self._shard.deliver(record, cause)
+        run = self._shard.deliver(record, causes)
         if not self._backlog and self._channel.queued < CAPACITY:
             self._channel.put(run)
         else:
@@ -206,8 +173,35 @@ class LogSource:
                     channel.put(backlog.popleft())
             self._more.clear()
 
+    async def seek(self, position: KinesisPosition) -> None:
+        """Delivers the records from `position` on, once more or for the first time.
+
+        Called within a handler, what is delivered again goes back to what its record goes back to.
+        """
+        if self._task is None or self._stopping:
+            state = "is not open yet" if self._task is None else "is stopping"
+            raise NotConnected(f"the subscription {state}", stream=self._stream)
+        shard = self._shard
+        if position.shard_id not in (None, SHARD_ID):
+            raise KinesisError(
+                "this instance does not hold the shard, so it cannot move it",
+                stream=self._stream,
+                shard_id=position.shard_id,
+            )
+        # What is delivered again is open before what is void closes: who waits, waits for both.
+        void = shard.begin_anew()
+        self._backlog.clear()
+        self._channel.discard(shard)
+        self._copies.discard(shard)
+        records = self._log.records(self._stream)
+        for record in records[_first(records, position) :]:
+            self.offer(record, CAUSES.get())
+        for delivery in void:
+            delivery.void()
+
     async def stop_reading(self) -> None:
         """Takes no more records."""
+        self._stopping = True
         self._log.leave(self._stream, self)
         if self._task is not None:
             await self._supervisor.cancel([self._task])

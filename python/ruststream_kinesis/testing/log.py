@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.errors import KinesisError, NotConnected
-from ruststream_kinesis.testing.tracking import CAUSE, Cause
+from ruststream_kinesis.testing.delivery import CAUSES, Cause
+from ruststream_kinesis.testing.record import LogRecord
 from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
 
 if TYPE_CHECKING:
     from ruststream_kinesis.clock import Clock
     from ruststream_kinesis.position import KinesisPosition
     from ruststream_kinesis.stream import StreamRef
+    from ruststream_kinesis.testing.faults import Faults
 
-__all__ = ["SHARD_ID", "Log", "LogRecord", "LogTransport", "Reading"]
+__all__ = ["SHARD_ID", "Log", "LogTransport", "Reading"]
 
 SHARD_ID: Final = "shardId-000000000000"
 """The one shard of every stream."""
@@ -48,58 +48,12 @@ class _Body(msgspec.Struct, rename="pascal"):
 
 
 _ENCODER = msgspec.json.Encoder()
-_CODEC = JsonCodec()
-
-
-class LogRecord:
-    """A record as it stands in its stream."""
-
-    __slots__ = ("page", "partition_key", "sequence_number", "stream")
-
-    shard_id: Final = SHARD_ID
-
-    def __init__(self, stream: str, partition_key: str, sequence_number: str, page: Page) -> None:
-        self.stream = stream
-        self.partition_key = partition_key
-        self.sequence_number = sequence_number
-        self.page = page
-        """The page with this record alone."""
-
-    @property
-    def data(self) -> bytes:
-        """The blob, envelope included."""
-        return self.page.data(0)
-
-    @property
-    def payload(self) -> bytes:
-        """The blob without its envelope."""
-        return self.page.payload(0)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers in its envelope."""
-        return self.page.headers(0)
-
-    @property
-    def arrival(self) -> datetime:
-        """When it was appended, by the test's clock, in UTC."""
-        return datetime.fromtimestamp(self.page.arrival(0) or 0.0, UTC)
-
-    def decode(self, kind: Any, codec: Codec | None = None) -> Any:
-        """The payload as a value of type `kind`, as a handler would get it."""
-        return (codec or _CODEC).decoder(kind)(self.payload)
-
-    def __repr__(self) -> str:
-        return (
-            f"<record {self.sequence_number} of stream {self.stream} "
-            f"key={self.partition_key!r} payload={self.payload!r}>"
-        )
 
 
 class Reading(Protocol):
     """A subscription at work on a stream."""
 
-    def offer(self, record: LogRecord, cause: Cause | None) -> None:
+    def offer(self, record: LogRecord, causes: tuple[Cause, ...]) -> None:
         """Takes a record that was just appended."""
         ...
 
@@ -137,13 +91,11 @@ class Log:
         self._next += 1
         entry = _Entry(number, self._clock.time(), data, partition_key)
         page = Page.parse(_ENCODER.encode(_Body([entry])))
-        record = LogRecord(stream, partition_key, number, page)
+        record = LogRecord(stream, SHARD_ID, partition_key, number, page)
         self._streams[stream].append(record)
-        cause = CAUSE.get()
-        if cause is not None and cause.record is None:
-            cause.record = record
+        causes = CAUSES.get()
         for reading in self._readings[stream]:
-            reading.offer(record, cause)
+            reading.offer(record, causes)
         return record
 
     def describe(self, stream: str) -> StreamInfo:
@@ -158,10 +110,15 @@ class LogTransport:
 
     Args:
         log: Where to write.
+        clock: The service's time.
         loop: The loop that the log lives on; calls from other loops go through it.
+        faults: Which attempts fail.
     """
 
-    def __init__(self, log: Log, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, log: Log, clock: Clock, loop: asyncio.AbstractEventLoop, faults: Faults
+    ) -> None:
+        self._check = faults.check
         self._log = log
         self._clock = clock
         self._loop = loop
@@ -171,9 +128,13 @@ class LogTransport:
         """Appends a record, from any loop."""
         if self._closed:
             raise NotConnected("the in-process log is closed: the test is over")
+        self._check(stream.name)
+        return await self._put(stream, data, partition_key)
+
+    async def _put(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
         if asyncio.get_running_loop() is not self._loop:
             # A handler thread with a loop of its own.
-            there = self.put_record(stream, data, partition_key)
+            there = self._put(stream, data, partition_key)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
         record = self._log.append(stream.name, data, partition_key)
         return PutResult(SHARD_ID, record.sequence_number)

@@ -1,34 +1,32 @@
-"""Who waits for what: deliveries, the publishes that caused them, and when all is decided.
+"""Who waits for what: open deliveries, the publishes that caused them, and when all is decided.
 
-Invariant: a delivery is open from the moment its record is appended until it is settled or held
-*and* its handler has ended. Whatever a handler publishes before that has the same cause, so a cause
-with nothing open has had all its consequences.
+Invariant: a delivery is open from the moment its record is in the stream until it is settled, held
+or waiting as a copy *and* its handler has ended. Whatever a handler publishes before that has the
+same cause, so a cause with nothing open has had all its consequences.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from ruststream_kinesis.channel import Run
 from ruststream_kinesis.errors import KinesisError
-from ruststream_kinesis.message import KinesisMessage
-from ruststream_kinesis.outcomes import ACK, RETRY, Outcome
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.testing.delivery import Cause, Delivery, Expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ruststream_kinesis.errors import AckUnsupported
-    from ruststream_kinesis.testing.feed import LogShard
-    from ruststream_kinesis.testing.log import LogRecord
+    from ruststream_kinesis.testing.clock import LiveClock, ManualClock
+    from ruststream_kinesis.transport import PutResult
 
-__all__ = ["CAUSE", "DELIVERY", "Cause", "Delivery", "Tracker", "Undecided"]
+__all__ = ["Tracker", "Undecided"]
 
-# A value may be anything, `None` too.
-_NOT_YET: Final = object()
 # Named in an error; a test that leaves more open than this has one fault, not many.
 _NAMED = 5
+# Loop turns without a change until a batch is believed to get no more records. Publishes that a
+# test starts together are in their streams after one.
+_TURNS = 10
 
 
 class Undecided(KinesisError):
@@ -39,170 +37,19 @@ class Undecided(KinesisError):
     """
 
 
-class Cause:
-    """One publish of a test, with the number of open deliveries that go back to it."""
-
-    __slots__ = ("open", "record", "waiter")
-
-    def __init__(self) -> None:
-        self.open = 0
-        self.record: LogRecord | None = None
-        """The record that was published."""
-        self.waiter: asyncio.Future[None] | None = None
-
-
-class Delivery:
-    """One record on its way through one subscription, and what became of it."""
-
-    __slots__ = (
-        "_closed",
-        "_place",
-        "_shard",
-        "_value",
-        "asked",
-        "called",
-        "cause",
-        "error",
-        "held",
-        "record",
-        "returned",
-        "running",
-        "settled",
-        "tracker",
-        "waiting",
-    )
-
-    def __init__(
-        self, tracker: Tracker, shard: LogShard, place: int, record: LogRecord, cause: Cause | None
-    ) -> None:
-        self.tracker = tracker
-        self._shard = shard
-        self._place = place
-        self._value: Any = _NOT_YET
-        self.record = record
-        self.cause = cause
-        self.asked: KinesisMessage[Any] | None = None
-        """The message that the handler was given, if it asked for it."""
-        self.called = False
-        """Whether the handler was called; it is not for a payload that does not decode."""
-        self.running = False
-        """Whether the handler is at it now."""
-        self.returned: Any = None
-        """What the handler returned, as it is."""
-        self.error: BaseException | None = None
-        """What the handler raised; `AckUnsupported` where its `retry()` was refused."""
-        self.settled = False
-        """Whether the checkpoint may pass the record."""
-        self._closed = False
-        self.waiting = False
-        """Whether a copy of the record waits, or waited, for its time."""
-        self.held = False
-        """Whether the record was left open on purpose: it would hold the checkpoint."""
-
-    @property
-    def value(self) -> Any:
-        """The payload as the handler got it; decoded anew, so what it does to its own is not seen."""
-        if self._value is _NOT_YET:
-            self._value = self._shard.decode(self.record.payload)
-        return self._value
-
-    @property
-    def outcome(self) -> Outcome | BaseException | None:
-        """What the handler said of the record, or the error that it raised.
-
-        `retry()` for a reply that could not be published; `None` while nothing is decided.
-        """
-        said = self.asked.outcome if self.asked is not None else None
-        if self.error is not None and not self._refused:
-            return self.error
-        if said is not None:
-            return said
-        if isinstance(self.returned, Outcome):
-            return self.returned
-        if self.held:
-            return RETRY
-        return ACK if self.settled and self.called else None
-
-    @property
-    def message(self) -> KinesisMessage[Any]:
-        """The delivery as a handler may ask for it: headers, key, arrival, position, attempt."""
-        run = Run(self._shard, self._shard.generation, self.record.page, self._place, range(1))
-        return KinesisMessage(run, 0, self.value, _decided)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of the delivery, with its key, sequence number and shard."""
-        return self.message.headers
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first delivery."""
-        return self.message.attempt
-
-    @property
-    def _refused(self) -> bool:
-        """Whether `error` is the answer to a `retry()`, and not what the handler raised."""
-        return isinstance(self.returned, Outcome)
-
-    def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self.tracker.closed(self)
-
-    def ended(self) -> None:
-        """The handler returned or raised."""
-        self.running = False
-        if self.settled or self.held or self.waiting:
-            self._close()
-
-    def settle(self) -> None:
-        """The checkpoint may pass it."""
-        self.settled = True
-        if not self.running:
-            self._close()
-
-    def defer(self) -> None:
-        """A copy of it waits for its time."""
-        self.waiting = True
-        if not self.running:
-            self._close()
-
-    def hold(self, refusal: AckUnsupported) -> None:
-        """It stays open; the in-process log does not bring it back."""
-        self.held = True
-        if isinstance(self.returned, Outcome) and self.error is None:
-            self.error = refusal
-        if not self.running:
-            self._close()
-
-    def __repr__(self) -> str:
-        state = "its handler runs" if self.running else "it waits for its handler"
-        if self.called and not self.running:
-            state = f"{self.outcome!r}" if self.outcome else "left open by its handler"
-        return f"<record {self.record.sequence_number} of stream {self._shard.stream}: {state}>"
-
-
-async def _decided(_outcome: Outcome, _run: Run, _index: int) -> bool:
-    """A message that a test looks at settles nothing any more."""
-    return False
-
-
-CAUSE: ContextVar[Cause | None] = ContextVar("cause", default=None)
-"""What a record that is appended now goes back to. Threads and tasks of a handler inherit it."""
-
-DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
-"""The delivery that the worker is at."""
-
-
 class Tracker:
-    """Every open delivery of one log, and who waits for them.
+    """Every open delivery of one test, and who waits for them.
 
     Args:
+        clock: The service's time; a manual one is moved where only a batch's window is waited for.
         timeout: Real seconds until a wait gives up.
     """
 
-    def __init__(self, timeout: float) -> None:
-        self.open: dict[Delivery, None] = {}
+    def __init__(self, clock: ManualClock | LiveClock, timeout: float) -> None:
+        self.open: dict[Expected, None] = {}
+        self.loop: asyncio.AbstractEventLoop
+        """The service's; set when the test begins."""
+        self._clock = clock
         self._timeout = timeout
         self._idle: list[asyncio.Future[None]] = []
         # Who waits, oldest first, with the deadline. One timer for the oldest serves them all: a
@@ -211,24 +58,68 @@ class Tracker:
         self._timer: asyncio.TimerHandle | None = None
         self._ended: str | None = None
         self._failure: BaseException | None = None
+        # Deliveries that wait for their batch to close, and what closes it.
+        self._forming: dict[Delivery, None] = {}
+        self._changes = 0
+        self._closing: asyncio.Task[None] | None = None
+        # Deliveries whose copy waits, with the time it is due, as far as that is known.
+        self._copies: dict[Delivery, float] = {}
 
-    def opened(self, delivery: Delivery) -> None:
+    def opened(self, each: Expected) -> None:
         """A record is on its way to a subscription."""
-        self.open[delivery] = None
-        if delivery.cause is not None:
-            delivery.cause.open += 1
+        self.open[each] = None
+        for cause in each.causes:
+            cause.open += 1
+        if each.watched.window is not None and isinstance(each, Delivery):
+            self._forming[each] = None
+            for cause in each.causes:
+                cause.forming += 1
+            self._look_at_batches()
 
-    def closed(self, delivery: Delivery) -> None:
+    def adopted(self, cause: Cause, by: tuple[Cause, ...]) -> None:
+        """What goes back to `cause` turns out to go back to these."""
+        cause.adopted_by += by
+        for each in self.open:
+            if cause in each.causes:
+                more = tuple(one for one in by if one not in each.causes)
+                each.causes += more
+                for one in more:
+                    one.open += 1
+
+    def formed(self, delivery: Delivery) -> None:
+        """Its batch is closed, or it will be in none."""
+        if delivery in self._forming:
+            del self._forming[delivery]
+            for cause in delivery.causes:
+                cause.forming -= 1
+            self._look_at_batches()
+
+    def closed(self, each: Expected) -> None:
         """Its outcome is decided; once more changes nothing."""
-        if delivery not in self.open:
+        if each not in self.open:
             return
-        del self.open[delivery]
-        cause = delivery.cause
-        if cause is not None:
+        if self._forming:
+            if isinstance(each, Delivery):
+                self.formed(each)
+            self._look_at_batches()
+        del self.open[each]
+        for cause in each.causes:
             cause.open -= 1
             if not cause.open and cause.waiter is not None:
                 _wake(cause.waiter)
-        if not self.open and self._idle:
+        if self._idle and not self.open:
+            self._wake_idle()
+
+    def waits(self, delivery: Delivery) -> None:
+        """A copy of the delivery is kept until it is due."""
+        delay = delivery.due
+        if delay is not None:
+            self._copies[delivery] = self._clock.monotonic() + delay
+
+    def sent(self, delivery: Delivery) -> None:
+        """The copy is in its stream, or will never be."""
+        self._copies.pop(delivery, None)
+        if self._idle:
             self._wake_idle()
 
     def end(self, why: str, failure: BaseException | None) -> None:
@@ -241,9 +132,16 @@ class Tracker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._closing is not None:
+            self._closing.cancel()
 
-    async def decided(self, cause: Cause) -> None:
+    async def decided(self, cause: Cause, to: str, put: PutResult) -> None:
         """Waits until nothing that goes back to `cause` is open.
+
+        Args:
+            cause: A publish of the test.
+            to: Its stream.
+            put: Where its record stands.
 
         Raises:
             Undecided: The service ended, or the time passed.
@@ -252,6 +150,8 @@ class Tracker:
         self._waiting[cause] = deadline = loop.time() + self._timeout
         if self._timer is None and self._ended is None:
             self._timer = loop.call_at(deadline, self._look)
+        if cause.forming:
+            self._look_at_batches()
         try:
             # Again after each wake-up: a task that a handler started may have published meanwhile.
             while cause.open and self._ended is None:
@@ -260,29 +160,36 @@ class Tracker:
                 if cause.open and loop.time() >= deadline:
                     break
             if cause.open:
-                raise self._undecided(cause)
+                left = [each for each in self.open if cause in each.causes]
+                raise self._undecided(left, StreamRef.parse(to).name, put)
         finally:
             del self._waiting[cause]
             cause.waiter = None
 
     async def idle(self) -> None:
-        """Waits until nothing at all is open.
+        """Waits until nothing at all is open, and every copy that is due is in its stream.
 
         Raises:
             Undecided: The service ended, or the time passed.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        while self.open:
+        while left := [*self.open, *self._due()]:
             if self._ended is not None or loop.time() >= deadline:
-                raise self._undecided(None)
+                raise self._undecided(left, left[0].stream, left[0])
             waiter = loop.create_future()
             self._idle.append(waiter)
+            if self._forming:
+                self._look_at_batches()
             timer = loop.call_at(deadline, _wake, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
+
+    def _due(self) -> list[Delivery]:
+        now = self._clock.monotonic()
+        return [each for each, due in self._copies.items() if due <= now]
 
     def _look(self) -> None:
         """Wakes those whose time is over, and comes again when that of the oldest is."""
@@ -295,20 +202,54 @@ class Tracker:
             if cause.waiter is not None:
                 _wake(cause.waiter)
 
+    def _look_at_batches(self) -> None:
+        self._changes += 1
+        if self._closing is None and self._ended is None:
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close_batches(), name="test[batch windows]"
+            )
+            self._closing.add_done_callback(self._looked)
+
+    def _looked(self, _task: asyncio.Task[None]) -> None:
+        self._closing = None
+
+    async def _close_batches(self) -> None:
+        """Moves time to the end of a batch's window where somebody waits for nothing else.
+
+        Only once for each change, so that a batch that is held up otherwise lets no time run away.
+        """
+        seen = -1
+        while seen != self._changes:
+            # Nothing may happen for some turns: more records would be in the same batch.
+            while seen != self._changes:
+                seen = self._changes
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            if not self._stuck():
+                return
+            for window in sorted({each.watched.window or 0.0 for each in self._forming}):
+                await self._clock.advance(window)
+                if seen != self._changes:
+                    break
+
+    def _stuck(self) -> bool:
+        """Whether somebody waits for forming batches only."""
+        if self._idle and len(self._forming) == len(self.open) > 0:
+            return True
+        return any(cause.forming == cause.open > 0 for cause in self._waiting)
+
     def _wake_idle(self) -> None:
         idle, self._idle = self._idle, []
         for waiter in idle:
             _wake(waiter)
 
-    def _undecided(self, cause: Cause | None) -> Undecided:
+    def _undecided(self, left: list[Expected], stream: str, at: PutResult | Expected) -> Undecided:
         why = self._ended or f"{self._timeout:g} s have passed"
-        left = [each for each in self.open if cause is None or each.cause is cause]
-        record = left[0].record if cause is None or cause.record is None else cause.record
         error = Undecided(
             f"{why}, and {len(left)} delivery(ies) have no outcome: {_named(left)}",
-            stream=record.stream,
-            shard_id=record.shard_id,
-            sequence_number=record.sequence_number,
+            stream=stream,
+            shard_id=at.shard_id,
+            sequence_number=at.sequence_number,
         )
         error.__cause__ = self._failure
         return error
@@ -319,7 +260,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _named(deliveries: Iterable[Delivery]) -> str:
+def _named(deliveries: Iterable[Expected]) -> str:
     names = [repr(each) for each in deliveries]
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
