@@ -76,3 +76,41 @@ def test_what_is_no_shard_id_is_refused_with_its_value(shard: Any):
         KinesisPosition.sequence(shard, "1")
 
     assert repr(shard) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [
+        (KinesisPosition.horizon(), "horizon"),
+        (KinesisPosition.latest(), "latest"),
+        (KinesisPosition.timestamp(1_700_000_000.125), "timestamp:1700000000.125"),
+        (
+            KinesisPosition.sequence("shardId-000000000000", "42"),
+            "sequence:shardId-000000000000:42",
+        ),
+    ],
+)
+def test_a_position_as_text_reads_back_exactly(position: KinesisPosition, text: str):
+    assert position.to_text() == text
+    assert KinesisPosition.from_text(text) == position
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tip",
+        "horizon:1",
+        "timestamp",
+        "timestamp:soon",
+        "timestamp:-1",
+        "timestamp:nan",
+        "sequence:S0",
+        "sequence:S0:x",
+        "sequence:S 0:1",
+        "sequence:S0:1:2",
+    ],
+)
+def test_text_that_is_no_position_is_a_clear_error(text: str):
+    with pytest.raises(ConfigurationError, match="no stored position"):
+        KinesisPosition.from_text(text)

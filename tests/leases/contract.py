@@ -11,13 +11,21 @@ import asyncio
 
 import pytest
 
-from ruststream_kinesis import LeaseKey, LeaseState, LeaseStore
+from ruststream_kinesis import KinesisPosition, LeaseKey, LeaseState, LeaseStore
 from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases import SHARD_END, Opening
 from ruststream_kinesis.testing import ManualClock
 
 KEY = LeaseKey("orders", "shardId-000000000000")
 OTHER = LeaseKey("orders", "shardId-000000000001")
+HORIZON = KinesisPosition.horizon()
+POSITIONS = [
+    HORIZON,
+    KinesisPosition.timestamp(1_700_000_000.123),
+    KinesisPosition.sequence(
+        KEY.shard_id, "49650000000000000000000000000000000000000000000000000002"
+    ),
+]
 PERIOD = 10.0
 """Seconds that a lease lives in these tests."""
 
@@ -234,6 +242,85 @@ class LeaseStoreContract:
 
         assert (await row(store)).checkpoint == "5"
         assert (await row(store)).owner is None
+
+    # -- where a rewind went -------------------------------------------------------------------
+
+    @pytest.mark.parametrize("position", POSITIONS, ids=str)
+    async def test_a_position_is_stored_beside_the_checkpoint(
+        self, store: LeaseStore, another: LeaseStore, position: KinesisPosition
+    ):
+        lease = await take(store)
+        await store.checkpoint(lease, "5", number=1)
+        await store.checkpoint(lease, None, number=2, resume_from=position)
+
+        stored = await another.read(KEY)
+        assert stored is not None
+        assert (stored.checkpoint, stored.resume_from) == ("5", position)
+        assert [each.resume_from for each in await another.leases("orders")] == [position]
+
+    async def test_a_position_is_there_without_a_checkpoint_and_for_the_next_owner(
+        self, store: LeaseStore
+    ):
+        lease = await take(store)
+        await store.checkpoint(lease, None, number=1, resume_from=HORIZON)
+        await store.release(lease)
+
+        again = await take(store)
+        assert (again.checkpoint, again.resume_from) == (None, HORIZON)
+
+    @pytest.mark.parametrize("checkpoint", ["5", "6", SHARD_END])
+    async def test_the_next_checkpoint_makes_a_position_void_whatever_it_is(
+        self, store: LeaseStore, checkpoint: str
+    ):
+        lease = await take(store)
+        await store.checkpoint(lease, "5", number=1)
+        await store.checkpoint(lease, None, number=2, resume_from=HORIZON)
+        await store.checkpoint(lease, checkpoint, number=3)
+
+        stored = await row(store)
+        assert (stored.checkpoint, stored.resume_from) == (checkpoint, None)
+
+    async def test_a_checkpoint_that_arrives_late_does_not_undo_a_rewind(self, store: LeaseStore):
+        lease = await take(store)
+        await store.checkpoint(lease, None, number=2, resume_from=HORIZON)
+        await store.checkpoint(lease, "5", number=1)
+
+        stored = await row(store)
+        assert (stored.checkpoint, stored.resume_from) == (None, HORIZON)
+
+    async def test_a_release_carries_a_position_or_keeps_the_stored_one(self, store: LeaseStore):
+        first = await take(store)
+        await store.release(first, checkpoint="5", number=1)
+        second = await take(store)
+        await store.release(second, number=1, resume_from=HORIZON)
+        third = await take(store)
+        assert (third.checkpoint, third.resume_from) == ("5", HORIZON)
+        await store.release(third)
+
+        stored = await row(store)
+        assert (stored.checkpoint, stored.resume_from) == ("5", HORIZON)
+
+    async def test_a_finished_shard_that_was_rewound_is_not_finished(self, store: LeaseStore):
+        lease = await take(store)
+        await store.release(lease, checkpoint=SHARD_END, number=1)
+        assert (await row(store)).finished
+        lease = await take(store)
+        await store.release(lease, number=1, resume_from=HORIZON)
+
+        stored = await row(store)
+        assert stored.checkpoint == SHARD_END
+        assert not stored.finished
+
+    async def test_a_stale_owner_rewinds_nothing(
+        self, clock: ManualClock, store: LeaseStore, another: LeaseStore
+    ):
+        lease = await take(store)
+        await take_over(clock, another)
+
+        with pytest.raises(LeaseLost):
+            await store.checkpoint(lease, None, number=1, resume_from=HORIZON)
+        await store.release(lease, number=2, resume_from=HORIZON)
+        assert (await row(another)).resume_from is None
 
     async def test_every_write_moves_the_counter_by_one(self, store: LeaseStore):
         lease = await take(store)
