@@ -121,7 +121,7 @@ def resolve_handler(
         is_async=inspect.iscoroutinefunction(target),
         payload_type=payload_type,
         decode=decode,
-        replies=_replies(hints.get("return")),
+        replies=_replies(hints.get("return"), batch=batch),
         sources=None if sources == [_payload] else tuple(sources),
         wants_message=any(source in _FROM_MESSAGE.values() for source in sources),
     )
@@ -276,16 +276,14 @@ def _injected_in_batch(annotation: Any, where: str) -> Source | None:
     return source
 
 
-def _replies(annotation: Any) -> bool:
+def _replies(annotation: Any, *, batch: bool) -> bool:
+    """Whether a return annotation names a value; a batch handler's list says so by its elements."""
     annotation = _bare(annotation)
     if annotation is None or annotation is Any or annotation is _MISSING:
         return False
-    kinds = (
-        get_args(annotation)
-        if get_origin(annotation) in (Union, types.UnionType)
-        else (annotation,)
-    )
-    silent = (type(None), None, Outcome, typing.NoReturn, typing.Never)
-    return any(
-        kind not in silent and get_origin(kind) is not collections.abc.Coroutine for kind in kinds
-    )
+    if get_origin(annotation) in (Union, types.UnionType):
+        return any(_replies(kind, batch=batch) for kind in get_args(annotation))
+    if batch and list in (annotation, get_origin(annotation)):
+        return any(_replies(kind, batch=False) for kind in get_args(annotation))
+    silent = (type(None), Outcome, typing.NoReturn, typing.Never)
+    return annotation not in silent and get_origin(annotation) is not collections.abc.Coroutine
