@@ -11,7 +11,7 @@ from ruststream_kinesis.errors import ConfigurationError, KinesisError
 from ruststream_kinesis.leases.memory import MemoryLeaseStore
 from ruststream_kinesis.service import Service
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.testing.calls import Batches, SubscriberCalls, noted
+from ruststream_kinesis.testing.calls import Calls, SubscriberCalls, noted
 from ruststream_kinesis.testing.clock import LiveClock, ManualClock
 from ruststream_kinesis.testing.delivery import CAUSES, DELIVERY, Cause
 from ruststream_kinesis.testing.faults import Fault, Faults, Kind
@@ -87,7 +87,7 @@ class TestApp:
             settings = app.broker.settings
             self._place = Live(live, settings, real, self._tracker, self._faults, timeout)
         self._publisher = app.publisher(codec=codec)
-        self._calls: dict[tuple[str, str | None], Batches] = {}
+        self._calls: dict[tuple[str, str | None], Calls] = {}
         self._service: Service | None = None
         self._running: asyncio.Task[None] | None = None
         self._restore: Callable[[], None] = _nothing

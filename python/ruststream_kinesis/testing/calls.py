@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis.message import KinesisMessage
-from ruststream_kinesis.testing.delivery import CAUSES, Delivery, OneRun
+from ruststream_kinesis.testing.delivery import CAUSES, DELIVERY, Delivery, OneRun
 
 if TYPE_CHECKING:
     from ruststream_kinesis.handlers import Handler
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["SubscriberCalls", "noted"]
 
-Batches = list[list[Delivery]]
-"""The deliveries of each call; one, except for a batch handler."""
+Calls = list["Delivery | list[Delivery]"]
+"""For each call, in the order they began, its delivery, or those of its batch."""
 
 
 class SubscriberCalls:
     """What one subscription did during the test; complete after it, too."""
 
-    def __init__(self, batches: Batches, counters: Counters) -> None:
-        self.batches = batches
-        """The deliveries of each call of the handler, in the order the calls began."""
+    def __init__(self, calls: Calls, counters: Counters) -> None:
+        self._calls = calls
         self.counters = counters
         """What became of the deliveries."""
+
+    @property
+    def batches(self) -> list[list[Delivery]]:
+        """The deliveries of each call, in the order the calls began; one, but for a batch handler."""
+        return [each if isinstance(each, list) else [each] for each in self._calls]
 
     @property
     def calls(self) -> list[Delivery]:
@@ -51,33 +55,36 @@ class SubscriberCalls:
         return [each.attempt for each in self.calls]
 
 
-def noted(handler: Handler, batches: Batches, *, batched: bool) -> Handler:
-    """The handler, with each of its calls noted in `batches`.
+def noted(handler: Handler, calls: Calls, *, batched: bool) -> Handler:
+    """The handler, with each of its calls noted in `calls`.
 
-    It asks for its messages, which say what each call is about, in front of its own parameters.
+    A handler that takes the payload alone stays one, and its worker's context says which delivery
+    it is at. Any other asks for its messages, which say that, in front of its own parameters.
     """
+    if handler.is_async and handler.sources is None and not batched:
+        return replace(handler, call=_alone(handler.call, calls))
     call = handler.call
 
     def begin(_value: Any, message: Any, _tools: Any) -> list[Delivery]:
         # In the worker's own context: what the handler and its replies publish goes back to this.
-        calls = [_begin(each) for each in (message if batched else (message,))]
+        began = [_begin(each) for each in (message if batched else (message,))]
         if batched:
-            CAUSES.set(tuple({cause: None for each in calls for cause in each.causes}))
-        batches.append(calls)
-        return calls
+            CAUSES.set(tuple({cause: None for each in began for cause in each.causes}))
+        calls.append(began if batched else began[0])
+        return began
 
-    async def awaited(calls: list[Delivery], *arguments: Any) -> Any:
-        return await _watched(calls, call(*arguments), batched=batched)
+    async def awaited(began: list[Delivery], *arguments: Any) -> Any:
+        return await _watched(began, call(*arguments), batched=batched)
 
-    def called(calls: list[Delivery], *arguments: Any) -> Any:
+    def called(began: list[Delivery], *arguments: Any) -> Any:
         try:
             returned = call(*arguments)
         except BaseException as error:
-            _from_thread(calls, None, error, batched=batched)
+            _from_thread(began, None, error, batched=batched)
             raise
         if inspect.isawaitable(returned):
-            return _watched(calls, returned, batched=batched)
-        _from_thread(calls, returned, None, batched=batched)
+            return _watched(began, returned, batched=batched)
+        _from_thread(began, returned, None, batched=batched)
         return returned
 
     return replace(
@@ -86,6 +93,26 @@ def noted(handler: Handler, batches: Batches, *, batched: bool) -> Handler:
         sources=(begin, *(handler.sources or (_payload,))),
         wants_message=True,
     )
+
+
+def _alone(call: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
+    """The short way, as each publish of a test pays for it."""
+
+    async def alone(value: Any) -> Any:
+        delivery = DELIVERY.get()
+        if delivery is None:
+            raise RuntimeError("a handler of a test is called only for a delivery of its log")
+        delivery.called = delivery.running = True
+        calls.append(delivery)
+        try:
+            returned = await call(value)
+        except BaseException as error:
+            delivery.end(error=error)
+            raise
+        delivery.end(returned)
+        return returned
+
+    return alone
 
 
 async def _watched(calls: list[Delivery], call: Awaitable[Any], *, batched: bool) -> Any:

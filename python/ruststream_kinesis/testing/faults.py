@@ -82,11 +82,12 @@ class Faults:
 
     def __init__(self, clock: ManualClock | LiveClock) -> None:
         self._clock = clock
-        self._faults: list[Fault] = []
+        self.pending: list[Fault] = []
+        """What was asked for; ended ones leave at the next check."""
 
     def add(self, fault: Fault) -> Fault:
         """From now on."""
-        self._faults.append(fault)
+        self.pending.append(fault)
         return fault
 
     def check(self, stream: str) -> None:
@@ -98,10 +99,10 @@ class Faults:
         Raises:
             KinesisError: It fails.
         """
-        if not self._faults:
+        if not self.pending:
             return
-        self._faults = [each for each in self._faults if each.left != 0]
-        for fault in self._faults:
+        self.pending = [each for each in self.pending if each.left != 0]
+        for fault in self.pending:
             if fault.stream == stream:
                 error = fault.hit()
                 if judge(error) is Failure.PASSING:

@@ -118,7 +118,7 @@ class LogTransport:
     def __init__(
         self, log: Log, clock: Clock, loop: asyncio.AbstractEventLoop, faults: Faults
     ) -> None:
-        self._check = faults.check
+        self._faults = faults
         self._log = log
         self._clock = clock
         self._loop = loop
@@ -128,16 +128,18 @@ class LogTransport:
         """Appends a record, from any loop."""
         if self._closed:
             raise NotConnected("the in-process log is closed: the test is over")
-        self._check(stream.name)
-        return await self._put(stream, data, partition_key)
-
-    async def _put(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+        if self._faults.pending:
+            self._faults.check(stream.name)
         if asyncio.get_running_loop() is not self._loop:
-            # A handler thread with a loop of its own.
+            # A handler thread with a loop of its own. The context, and so the cause, goes along.
             there = self._put(stream, data, partition_key)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
-        record = self._log.append(stream.name, data, partition_key)
-        return PutResult(SHARD_ID, record.sequence_number)
+        number = self._log.append(stream.name, data, partition_key).sequence_number
+        return PutResult(SHARD_ID, number)
+
+    async def _put(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+        number = self._log.append(stream.name, data, partition_key).sequence_number
+        return PutResult(SHARD_ID, number)
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """Every stream exists."""
