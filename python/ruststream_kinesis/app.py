@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
@@ -19,6 +17,7 @@ from ruststream_kinesis.router import Router, Subscriber
 from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
 from ruststream_kinesis.settlement import Counters
+from ruststream_kinesis.signals import listening
 from ruststream_kinesis.stream import KinesisStream, StreamRef
 
 __all__ = ["RustStream"]
@@ -125,7 +124,7 @@ class RustStream(Router):
 
         Args:
             signals: Listen to SIGTERM and SIGINT while running. Turn it off where the host of the
-                event loop listens itself.
+                event loop listens itself: a loop has one handler a signal.
             started: Called once every subscription is open: a record that is published from then
                 on is read.
             service: Makes the service from broker, subscribers, hooks and shutdown timeout.
@@ -146,7 +145,7 @@ class RustStream(Router):
             self.shutdown_timeout,
         )
         try:
-            with _listening(running.request_stop) if signals else contextlib.nullcontext():
+            with listening(running.request_stop) if signals else contextlib.nullcontext():
                 if self._stop_asked:
                     running.request_stop()
                 await running.run(started)
@@ -170,31 +169,3 @@ class RustStream(Router):
         """What became of the deliveries, by subscription; empty while the service does not run."""
         service = self._service
         return {} if service is None else {s.name: s.counters for s in service.subscriptions}
-
-
-@contextlib.contextmanager
-def _listening(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls `stop` on every SIGTERM and SIGINT; whoever listened before does so again afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        # The interpreter hands signals to the main thread only: whoever runs there has to listen.
-        logger.info("not in the main thread: signals do not stop this service, stop() does")
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    added: list[signal.Signals] = []
-    previous = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        for number in _SIGNALS:
-            try:
-                loop.add_signal_handler(number, stop)
-                added.append(number)
-            except NotImplementedError:
-                # Windows: the loop has no signal handlers, the interpreter has.
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-        yield
-    finally:
-        for number in added:
-            loop.remove_signal_handler(number)
-        for number, handler in previous.items():
-            if handler is not None:  # None: not set from Python, and Python cannot set it back
-                signal.signal(number, handler)

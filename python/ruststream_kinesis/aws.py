@@ -43,6 +43,14 @@ CALL_DEADLINE = 30.0
 _POOL_SIZE = 128
 # A host that answers at all takes a connection within seconds; botocore would wait a minute.
 _CONNECT_TIMEOUT = 5.0
+# One connection in so many is kept for everything that is no GetRecords.
+_POOL_SHARE = 4
+_NO_TURN: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+# A put is small: an answer that takes longer than this does not come, and the publish has time
+# left to try again.
+_DEADLINES = {"put_record": 10.0}
+# The client of a thread that is busy at the stop is left to the end of its loop.
+_CLOSE_DEADLINE = 2.0
 _KIB = 1024
 # ListShards names at most this many a page by default; said so that the pages are not smaller.
 _SHARDS_PER_PAGE = 1000
@@ -103,12 +111,8 @@ class AwsTransport:
         """Closes the clients of every loop; a loop that is gone took its client with it."""
         self._closed = True
         clients, self._clients = self._clients, {}
-        here = asyncio.get_running_loop()
-        for loop, task in clients.items():
-            if loop is here:
-                await _close(task)
-            elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_close(task), loop))
+        # Each by itself: a thread whose loop ends at this moment must not keep the others open.
+        await asyncio.gather(*(_close_on(loop, task) for loop, task in clients.items()))
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """DescribeStreamSummary."""
@@ -208,9 +212,14 @@ class AwsTransport:
     async def _call(
         self, operation: str, stream: StreamRef, shard_id: str | None = None, /, **request: Any
     ) -> Any:
-        async with translated(operation, stream, shard_id, self._deadline):
+        deadline = min(self._deadline, _DEADLINES.get(operation, self._deadline))
+        async with translated(operation, stream, shard_id, deadline):
             client = await self._client()
-            async with asyncio.timeout(self._deadline):
+            # Reads take turns for a part of the pool, first come first served: however many shards
+            # there are, and however slow the answers, a publish or a new iterator finds a
+            # connection. The deadline starts when the turn has come.
+            turn = client.reads if operation == "get_records" else _NO_TURN
+            async with turn, asyncio.timeout(deadline):
                 return await getattr(client.kinesis, operation)(**request)
 
     async def _client(self) -> _Client:
@@ -285,13 +294,16 @@ class AwsTransport:
                 **keys,
             )
         )
-        return _Client(await anext(life), life)
+        pool = max(1, config.max_pool_connections)  # type: ignore[attr-defined]  # set by botocore
+        reads = asyncio.Semaphore(max(1, pool - pool // _POOL_SHARE))
+        return _Client(await anext(life), life, reads)
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
     kinesis: Any
     life: AsyncGenerator[Any, None]
+    reads: asyncio.Semaphore
 
 
 async def _life(opening: Any) -> AsyncGenerator[Any, None]:
@@ -316,6 +328,22 @@ def _take_body(
     if response_dict["status_code"] < _ERROR_STATUS:
         customized_response_dict[_BODY] = response_dict["body"]
         response_dict["body"] = b""
+
+
+async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client]) -> None:
+    """Closes a client where it lives; a loop that is gone, or going, takes its client with it."""
+    if loop is asyncio.get_running_loop():
+        await _close(task)
+        return
+    closing = _close(task)
+    try:
+        there = asyncio.run_coroutine_threadsafe(closing, loop)
+    except RuntimeError:  # the loop was closed meanwhile
+        closing.close()
+        return
+    # Waited for, not awaited: however it ends there, nothing of it is ours. A busy loop may take
+    # longer than anybody should wait.
+    await asyncio.wait([asyncio.wrap_future(there)], timeout=_CLOSE_DEADLINE)
 
 
 async def _close(task: asyncio.Task[_Client]) -> None:

@@ -22,6 +22,8 @@ __all__ = ["member", "translated"]
 
 # What the client's own parser raises at JSON of another shape than it expects (a proxy's answer).
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError)
+# Enough of a foreign page or message to recognise it by.
+_QUOTED = 300
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied",
@@ -81,7 +83,7 @@ async def translated(
         ) from error
     except (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE) as error:
         raise RequestError(
-            f"cannot {name}: {type(error).__name__}: {error}",
+            f"cannot {name}: {type(error).__name__}: {_one_line(str(error))}",
             code=type(error).__name__,
             stream=stream.name,
             shard_id=shard_id,
@@ -111,15 +113,21 @@ def _refused(error: Any, name: str, stream: StreamRef, shard_id: str | None) -> 
     # Where a body names no code, botocore puts the status in its place.
     if not code or code.isdigit():
         code = f"HTTP{status}"
-    said = answer.get("Error", {}).get("Message") or "no message"
+    said = _one_line(answer.get("Error", {}).get("Message") or "no message")
     kind: type[RequestError] = RequestError
     message = f"cannot {name}: {code}: {said}"
     if code == "ResourceNotFoundException" and shard_id is None:
         kind = StreamNotFound
         message = (
-            f"stream {stream} does not exist in this account and region ({said}); create it, or "
-            "pass KinesisStream(..., create_if_missing=SHARDS)"
+            f"stream {stream} does not exist in this account and region ({said}); create it, or, "
+            "where it is subscribed to, pass KinesisStream(..., create_if_missing=SHARDS)"
         )
     elif code in _ACCESS_CODES:
         kind = AccessDenied
     return kind(message, code=code, status=status, stream=stream.name, shard_id=shard_id)
+
+
+def _one_line(said: str) -> str:
+    """Somebody else's text for a message of ours: a proxy answers with a whole page."""
+    line = " ".join(said.split())
+    return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"

@@ -20,7 +20,7 @@ from ruststream_kinesis.errors import HandlerError
 from ruststream_kinesis.handlers import Handler
 from ruststream_kinesis.message import KinesisMessage
 from ruststream_kinesis.outcomes import ACK, Outcome
-from ruststream_kinesis.settlement import Settlement
+from ruststream_kinesis.settlement import Settlement, not_called
 
 __all__ = ["BatchDispatcher"]
 
@@ -215,6 +215,8 @@ class BatchDispatcher:
 
     def _check(self, result: Any, count: int) -> None:
         """An error of the handler, like one it raised: nothing of it can be believed."""
+        if (error := not_called(result, self._handler.name)) is not None:
+            raise error
         if isinstance(result, list) and len(result) > count:
             raise HandlerError(
                 f"handler {self._handler.name} returned {len(result)} outcomes for a batch of "

@@ -64,7 +64,7 @@ class KinesisMessage(Generic[T]):
     counts, and settling twice changes nothing.
     """
 
-    __slots__ = ("_headers", "_loop", "_page", "_settle", "index", "outcome", "payload", "run")
+    __slots__ = ("_headers", "_loop", "_outcome", "_page", "_settle", "index", "payload", "run")
 
     def __init__(self, run: Run, index: int, payload: T, settle: Settle) -> None:
         self.run = run
@@ -76,8 +76,12 @@ class KinesisMessage(Generic[T]):
         self.payload = payload
         """The decoded payload; the payload's bytes where the handler asked for no other type, or
         where it did not decode."""
-        self.outcome: Outcome | None = None
+        self._outcome: Outcome | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
         """What was said through this message; `None` while nothing was."""
+        return self._outcome
 
     @property
     def headers(self) -> Headers:
@@ -157,9 +161,9 @@ class KinesisMessage(Generic[T]):
 
     async def _say(self, outcome: Outcome) -> bool:
         """The first outcome counts; whether the record is held because of it."""
-        if self.outcome is not None:
+        if self._outcome is not None:
             return False
-        self.outcome = outcome
+        self._outcome = outcome
         settled = self._settle(outcome, self.run, self.index)
         try:
             if asyncio.get_running_loop() is self._loop:
@@ -170,7 +174,7 @@ class KinesisMessage(Generic[T]):
         except BaseException:
             # Cut off, for example by the handler's own timeout: nothing was said, and what the
             # handler says next counts.
-            self.outcome = None
+            self._outcome = None
             raise
 
     def __repr__(self) -> str:

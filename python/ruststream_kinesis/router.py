@@ -20,6 +20,9 @@ from ruststream_kinesis.stream import KinesisStream, StreamRef
 
 __all__ = ["Router", "Subscriber"]
 
+# Each is a task, or a thread; a shard has far fewer keys at once than this.
+_MAX_WORKERS = 1_024
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ERROR_POLICIES = ("retry", "drop", "stop")
@@ -56,9 +59,13 @@ def _check_policy(name: str, policy: OnError) -> None:
         )
 
 
-def _check_count(name: str, value: object, stream: KinesisStream) -> None:
+def _check_count(
+    name: str, value: object, stream: KinesisStream, *, most: int | None = None
+) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{name} must be at least 1: {value!r}", stream=stream.name)
+    if most is not None and value > most:
+        raise ConfigurationError(f"{name} must be at most {most}: {value!r}", stream=stream.name)
 
 
 def _dead_letter(name: str | None, stream: KinesisStream) -> StreamRef | None:
@@ -134,7 +141,7 @@ class Router:
             HandlerError: The handler's signature cannot be resolved.
         """
         descriptor = KinesisStream.of(stream)
-        _check_count("workers", workers, descriptor)
+        _check_count("workers", workers, descriptor, most=_MAX_WORKERS)
         if batch is not None:
             _check_count("batch", batch, descriptor)
         check_seconds("batch_window", batch_window)

@@ -19,13 +19,22 @@ from ruststream_kinesis.channel import Run
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.counters import Counters
-from ruststream_kinesis.errors import HandlerFailed
+from ruststream_kinesis.errors import HandlerError, HandlerFailed
 from ruststream_kinesis.message import KinesisMessage, attempt_of
-from ruststream_kinesis.outcomes import ACK, DROP, RETRY, Outcome
+from ruststream_kinesis.outcomes import (
+    ACK,
+    DROP,
+    RETRY,
+    Outcome,
+    ack,
+    drop,
+    retry,
+    retry_after,
+)
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.retry import NOT_BEFORE_HEADER, Action, Copy
 
-__all__ = ["Counters", "OnError", "Policies", "Settlement"]
+__all__ = ["Counters", "OnError", "Policies", "Settlement", "not_called"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
@@ -82,6 +91,12 @@ class Settlement:
         said = None if message is None else message.outcome
         if result is None:
             result = ACK
+        elif (error := not_called(result, self._name)) is not None:
+            message = message or KinesisMessage[Any](
+                run, index, run.page.payload(index), self.decide
+            )
+            await self.failed(error, run, index, message)
+            return
         elif not isinstance(result, Outcome) and said in (None, ACK):
             # A reply of a record that the handler acked by itself is published all the same.
             if not await self.reply(result, run, index):
@@ -209,10 +224,10 @@ class Settlement:
         self.counters.failed += 1
         if not quiet:
             logger.error(
-                "handler %s failed at record %s of shard %s, stream %s: %r",
+                "handler %s failed at record %s of shard %s, stream %s: %s",
                 self._name,
                 *_where(run, index),
-                error,
+                _shown(error),
                 exc_info=error,
                 extra=place_of(run, index),
             )
@@ -252,7 +267,7 @@ class Settlement:
             # Nothing later starts in this shard: what ran is what the checkpoint can cover.
             run.shard.ceiling = min(run.shard.ceiling, run.base + index)
             reason = HandlerFailed(
-                f"stopping, as declared for errors: {error!r}", **place_of(run, index)
+                f"stopping, as declared for errors: {_shown(error)}", **place_of(run, index)
             )
             reason.__cause__ = error
             self._stop(reason)
@@ -291,6 +306,25 @@ class Settlement:
     async def wait_out(self, copy: Copy) -> None:
         """Keeps a delivery that came early until it is due."""
         await self._copies.later(copy, copy.due - self._clock.time())
+
+
+def not_called(result: Any, handler: str) -> HandlerError | None:
+    """The error of a handler that says `return retry` where `return retry()` was meant."""
+    for function in (ack, drop, retry, retry_after):
+        if result is function:
+            name = function.__name__
+            return HandlerError(
+                f"handler {handler} returned the function {name}: call it, {name}()"
+            )
+    return None
+
+
+def _shown(error: BaseException) -> str:
+    """Somebody else's exception for a message; its own `repr` may raise."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - whatever it raises, there is a name left
+        return type(error).__name__
 
 
 def _milliseconds(text: str) -> int:

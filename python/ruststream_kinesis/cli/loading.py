@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+import ruststream_kinesis
 from ruststream_kinesis.app import RustStream
 from ruststream_kinesis.errors import ConfigurationError
 
@@ -43,6 +44,9 @@ def load_app(target: str) -> RustStream:
     return found
 
 
+_PACKAGE = str(Path(ruststream_kinesis.__file__).parent)
+
+
 def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
@@ -66,7 +70,10 @@ def _broken(name: str, error: Exception) -> ConfigurationError:
     place = ""
     # A SyntaxError says itself where it is; its traceback ends in the import machinery.
     if error.__traceback__ is not None and not isinstance(error, SyntaxError):
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        # Where the user's code is: what this package refuses, it refuses deep in itself.
+        theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+        last = (theirs or frames)[-1]
         place = f" ({last.filename}, line {last.lineno})"
     return ConfigurationError(f"importing {name} failed: {type(error).__name__}: {error}{place}")
 

@@ -1,0 +1,168 @@
+"""Faults that an attack on the service found, each as the smallest test that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiobotocore.config import AioConfig
+
+from ruststream_kinesis import (
+    KinesisBroker,
+    KinesisMessage,
+    KinesisPosition,
+    KinesisStream,
+    RustStream,
+    aws,
+    drop,
+    retry,
+)
+from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.clock import SystemClock
+from ruststream_kinesis.errors import ConfigurationError, HandlerFailed
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.testing import TestApp
+from tests.support.scripted import ScriptedKinesis, hang_after_headers, held
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POOL = 8
+
+
+def settings(url: str) -> AwsSettings:
+    config = AioConfig(max_pool_connections=POOL)
+    return AwsSettings(endpoint_url=url, test_credentials=True, config=config)
+
+
+async def test_reads_that_hang_leave_connections_for_everything_else():
+    """With as many slow reads as you like, a put and a new iterator are answered."""
+    stream = StreamRef("orders")
+    async with ScriptedKinesis() as server:
+        slow = held()
+        server.on("GetRecords", slow)
+        transport = AwsTransport(settings(server.url), SystemClock())
+        await transport.open()
+        reads = [
+            asyncio.create_task(transport.get_records(stream, "shardId-000000000000", "it", 1))
+            for _ in range(5 * POOL)
+        ]
+        try:
+            await slow.reached.wait()
+            async with asyncio.timeout(10):
+                await transport.put_record(stream, b"data", "key")
+                await transport.get_shard_iterator(
+                    stream, "shardId-000000000000", KinesisPosition.horizon()
+                )
+            assert len(server.calls("GetRecords")) < POOL
+        finally:
+            slow.release()
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+            await transport.close()
+
+
+async def test_one_put_that_is_never_answered_does_not_hold_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(aws._DEADLINES, "put_record", 0.2)
+    async with ScriptedKinesis() as server:
+        server.on("PutRecord", [hang_after_headers()])
+        broker = KinesisBroker(endpoint_url=server.url, test_credentials=True)
+        app = RustStream(broker, title="orders", version="1")
+        published = asyncio.Event()
+
+        @app.on_startup
+        async def put() -> None:
+            await app.publisher().publish(b"1", "orders")
+            published.set()
+
+        app.subscriber("orders")(_nothing)
+        running = asyncio.create_task(app.run(signals=False))
+        async with asyncio.timeout(20):
+            await published.wait()
+        app.stop()
+        await running
+        assert len(server.calls("PutRecord")) == 2
+
+
+async def _nothing(payload: bytes) -> None:
+    """Handles a record."""
+
+
+async def test_a_signal_stops_every_service_of_its_loop():
+    async with ScriptedKinesis() as server:
+        apps, tasks, started = [], [], []
+        for name in ("one", "two"):
+            broker = KinesisBroker(endpoint_url=server.url, test_credentials=True)
+            app = RustStream(broker, title=name, version="1")
+            app.subscriber(KinesisStream("orders"))(_nothing)
+            event = asyncio.Event()
+            apps.append(app)
+            started.append(event)
+            tasks.append(asyncio.create_task(app.run(started=event.set)))
+        for event in started:
+            await event.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("function", [retry, drop])
+async def test_an_outcome_that_was_not_called_is_the_handlers_error(function: Callable[..., Any]):
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders")
+    async def handle(payload: bytes):
+        return function
+
+    async with TestApp(app) as test:
+        await test.publish(b"1", "orders")
+        (call,) = test.subscriber("orders").calls
+        assert call.held
+        assert not call.settled
+
+
+async def test_what_was_said_of_a_message_cannot_be_set():
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders", on_error="drop")
+    async def handle(message: KinesisMessage[bytes]):
+        message.outcome = drop()  # type: ignore[misc]  # what is tested
+
+    async with TestApp(app) as test:
+        await test.publish(b"1", "orders")
+        (call,) = test.subscriber("orders").calls
+        assert isinstance(call.error, AttributeError)
+        assert call.settled
+
+
+async def test_an_error_that_cannot_be_shown_stops_the_service_as_declared():
+    class Shy(Exception):
+        def __repr__(self) -> str:
+            raise ValueError("no repr")
+
+        __str__ = __repr__
+
+    world = World()
+    world.stream("orders")
+    world.put("orders", 1)
+    app = world.app()
+
+    @app.subscriber("orders", on_error="stop", start_at=KinesisPosition.horizon())
+    async def handle(payload: bytes):
+        raise Shy
+
+    with pytest.raises(HandlerFailed, match="Shy"):
+        await app.run(signals=False)
+
+
+def test_more_workers_than_anybody_needs_are_refused():
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+    with pytest.raises(ConfigurationError, match="at most 1024"):
+        app.subscriber("orders", workers=70_000)
