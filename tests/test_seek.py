@@ -99,7 +99,8 @@ async def _failing(service: Any, it: World) -> AsyncIterator[None]:
 
 
 async def test_the_horizon_delivers_everything_again_and_the_checkpoint_follows():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     it.put("orders", 1, 2, 3)
     app = noting(it, seen, start_at=HORIZON)
     async with running(app):
@@ -111,7 +112,8 @@ async def test_the_horizon_delivers_everything_again_and_the_checkpoint_follows(
 
 
 async def test_a_sequence_number_delivers_exactly_that_record_first():
-    it, seen = world(shards=2), []
+    it = world(shards=2)
+    seen: list[Any] = []
     it.put("orders", 1, 2, 3)
     it.put("orders", 10, shard=1)
     app = noting(it, seen, start_at=HORIZON)
@@ -124,7 +126,9 @@ async def test_a_sequence_number_delivers_exactly_that_record_first():
 
 
 async def test_the_tip_skips_what_is_queued_and_delivers_what_is_put_after_it():
-    it, seen, free = world(), [], asyncio.Event()
+    it = world()
+    seen: list[Any] = []
+    free = asyncio.Event()
     it.put("orders", *range(200))
     app = it.app()
 
@@ -144,7 +148,8 @@ async def test_the_tip_skips_what_is_queued_and_delivers_what_is_put_after_it():
 
 
 async def test_a_shard_that_is_not_held_cannot_be_moved_by_sequence_number():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     app = noting(it, seen)
     async with running(app):
         with pytest.raises(KinesisError, match="does not hold the shard") as caught:
@@ -178,7 +183,9 @@ async def test_what_is_no_position_is_refused():
 
 
 async def test_case_w2_acks_twice_late_and_after_a_rewind_change_nothing():
-    it, kept, free = world(), [], asyncio.Event()
+    it = world()
+    kept: list[Any] = []
+    free = asyncio.Event()
     it.put("orders", 1, 2, 3)
     app = it.app()
 
@@ -209,7 +216,9 @@ async def test_case_w2_acks_twice_late_and_after_a_rewind_change_nothing():
 
 @pytest.mark.parametrize("options", [{}, {"workers": 4}, {"batch": 2}, {"batch": 2, "workers": 3}])
 async def test_a_handler_may_seek_and_its_own_delivery_is_void(options: dict[str, Any]):
-    it, seen, moved = world(), [], []
+    it = world()
+    seen: list[Any] = []
+    moved: list[Any] = []
     it.put("orders", 1, 2, 3, 4)
     app = it.app()
 
@@ -240,7 +249,8 @@ async def test_a_handler_may_seek_and_its_own_delivery_is_void(options: dict[str
 
 
 async def test_a_plain_handler_may_seek_from_a_loop_of_its_own():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     it.put("orders", 1, 2)
     app = it.app()
 
@@ -256,7 +266,8 @@ async def test_a_plain_handler_may_seek_from_a_loop_of_its_own():
 
 
 async def test_waiting_copies_are_cancelled_and_their_records_come_again():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     it.put("orders", 1)
     app = it.app()
 
@@ -276,7 +287,9 @@ async def test_waiting_copies_are_cancelled_and_their_records_come_again():
 
 
 async def test_a_reader_that_waits_for_room_or_for_time_is_woken_at_once():
-    it, seen, free = world(), [], asyncio.Event()
+    it = world()
+    seen: list[Any] = []
+    free = asyncio.Event()
     it.put("orders", *range(500))
     app = it.app()
 
@@ -298,7 +311,9 @@ async def test_a_reader_that_waits_for_room_or_for_time_is_woken_at_once():
 
 
 async def test_a_read_that_hangs_is_cut_off_and_its_records_are_dropped():
-    it, seen, hang = world(), [], asyncio.Event()
+    it = world()
+    seen: list[Any] = []
+    hang = asyncio.Event()
     it.put("orders", 1)
     app = noting(it, seen, start_at=HORIZON)
 
@@ -318,7 +333,8 @@ async def test_a_read_that_hangs_is_cut_off_and_its_records_are_dropped():
 
 
 async def test_held_records_are_given_up_by_a_rewind():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     it.put("orders", 1, 2)
     app = it.app()
 
@@ -339,7 +355,9 @@ async def test_held_records_are_given_up_by_a_rewind():
 
 @pytest.mark.parametrize("position", [HORIZON, at(1), KinesisPosition.timestamp(0.0)])
 async def test_a_crash_before_the_first_settle_keeps_the_rewind(position: KinesisPosition):
-    it, seen, again = world(), [], []
+    it = world()
+    seen: list[Any] = []
+    again: list[Any] = []
     it.put("orders", 1, 2, 3)
     blocked = asyncio.Event()
     app = it.app()
@@ -366,7 +384,8 @@ async def test_a_crash_before_the_first_settle_keeps_the_rewind(position: Kinesi
 
 
 async def test_a_write_on_its_way_is_awaited_and_the_rewind_is_written_after_it():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     it.put("orders", 1, 2)
     arrived, go = asyncio.Event(), asyncio.Event()
 
@@ -401,7 +420,9 @@ async def test_a_write_on_its_way_is_awaited_and_the_rewind_is_written_after_it(
 
 
 async def test_a_start_position_is_kept_by_a_shard_that_is_given_up_before_its_first_ack():
-    it, first, second = world(), [], []
+    it = world()
+    first: list[Any] = []
+    second: list[Any] = []
     it.put("orders", 1, 2, 3)
     async with running(noting(it, first, start_at=HORIZON)):
         await until(lambda: first == [1, 2, 3])
@@ -419,7 +440,8 @@ async def test_a_start_position_is_kept_by_a_shard_that_is_given_up_before_its_f
 
 
 async def test_shards_found_later_open_where_the_last_rewind_went():
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     app = noting(it, seen)
     async with running(app):
         await app.seeker("orders").seek(HORIZON)
@@ -433,7 +455,8 @@ async def test_shards_found_later_open_where_the_last_rewind_went():
 
 
 async def test_a_rewind_during_the_stop_is_refused():
-    it, errors = world(), []
+    it = world()
+    errors: list[Any] = []
     it.put("orders", 1)
     entered, free = asyncio.Event(), asyncio.Event()
     app = it.app()
@@ -480,7 +503,8 @@ def moments(it: World, chosen: int, act: Callable[[], Any]) -> list[asyncio.Task
 @pytest.mark.parametrize("chosen", range(1, 31))
 async def test_at_whichever_call_a_rewind_comes_nothing_is_lost(chosen: int, kind: str):
     """Whatever the interleaving: all from the position on is handled, and then stored."""
-    it, seen = world(), []
+    it = world()
+    seen: list[Any] = []
     rng = random.Random(chosen)
     numbers = [int(n) for n in it.put("orders", *range(1, 101))]
     position = {"horizon": HORIZON, "latest": LATEST, "sequence": at(40)}[kind]
@@ -525,7 +549,9 @@ async def test_at_whichever_call_a_rewind_comes_nothing_is_lost(chosen: int, kin
 
 @pytest.mark.parametrize("chosen", range(1, 21))
 async def test_at_whichever_call_a_crash_comes_after_a_rewind_it_is_kept(chosen: int):
-    it, seen, again = world(), [], []
+    it = world()
+    seen: list[Any] = []
+    again: list[Any] = []
     it.put("orders", *range(1, 21))
     app, rewound = it.app(), asyncio.Event()
 

@@ -24,7 +24,7 @@ from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError, LeaseLost
 from ruststream_kinesis.forgetting import Forgetting
-from ruststream_kinesis.holding import Absence, Holding
+from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.leases.base import LeaseKey
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
@@ -47,8 +47,6 @@ LEASE_DURATION = 10.0
 _WAVE = 32
 # Tries at the stop, over some six seconds, before the leases are left to run out.
 _RELEASE_ATTEMPTS = 5
-# A shard that was held this long was well: its next failure starts the back-off anew.
-_HEALTHY = 300.0
 
 
 class Coordinator:
@@ -90,7 +88,7 @@ class Coordinator:
         self._discovery = Discovery(stream, connection, self.wake)
         self._gate = asyncio.Semaphore(_WAVE)
         self._forgetting = Forgetting(stream.name, connection.store)
-        self._absent: dict[str, Absence] = {}
+        self._absent = Absences(connection.clock)
         self._first_pass = True
         self._wake = asyncio.Event()
         self._over: list[HeldShard] = []
@@ -164,12 +162,19 @@ class Coordinator:
         """
         await self._supervisor.cancel(self._tasks)
         backoff = Backoff()
-        while errors := await self._release_all():
-            for error in errors:
-                logger.error("cannot release a lease of stream %s: %r", self._stream.name, error)
-            if backoff.failures >= _RELEASE_ATTEMPTS:
-                raise errors[0]
-            await self._clock.sleep(backoff.next())
+        try:
+            while errors := await self._release_all():
+                for error in errors:
+                    logger.error(
+                        "cannot release a lease of stream %s: %r", self._stream.name, error
+                    )
+                if backoff.failures >= _RELEASE_ATTEMPTS:
+                    raise errors[0]
+                await self._clock.sleep(backoff.next())
+        finally:
+            # Whatever came of it: nobody waits for a release any more.
+            for holding in self.holdings.values():
+                holding.released.set()
 
     async def _release_all(self) -> list[BaseException]:
         results = await asyncio.gather(
@@ -205,9 +210,7 @@ class Coordinator:
         await self._end_over()
         leases = await self._store.leases(self._stream.name, self._group)
         rows = {row.key.shard_id: row for row in leases}
-        self._absent = {
-            key: value for key, value in self._absent.items() if key in self._discovery.shards
-        }
+        self._absent.keep(self._discovery.shards)
         gone = [row for row in leases if row.key.shard_id not in self.holdings]
         await self._forgetting.look(gone, self._discovery.shards, self._discovery.rounds)
         finished = {
@@ -216,12 +219,10 @@ class Coordinator:
             # One that is held may be on its way through a replay, with its row not written yet.
             if row.finished and (shard_id not in self.holdings or self.holdings[shard_id].finished)
         }
-        now = self._clock.monotonic()
         wanted = [
             shard_id
             for shard_id in startable(self._discovery.shards.values(), finished)
-            if shard_id not in self.holdings
-            and (shard_id not in self._absent or self._absent[shard_id].until <= now)
+            if shard_id not in self.holdings and not self._absent.has(shard_id)
         ]
         wave = asyncio.Semaphore(_WAVE)
 
@@ -316,11 +317,7 @@ class Coordinator:
 
     def _give_up(self, holding: Holding) -> None:
         """Ends the holding of a shard, to take it again after a back-off."""
-        absence = self._absent.setdefault(holding.shard.shard_id, Absence())
-        now = self._clock.monotonic()
-        if now - holding.taken > _HEALTHY:
-            absence.backoff.reset()
-        absence.until = now + absence.backoff.next()
+        self._absent.add(holding)
         self._shard_over(holding.shard)
 
     async def _release(self, holding: Holding) -> None:

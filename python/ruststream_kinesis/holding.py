@@ -7,16 +7,21 @@ release has to store is fixed; a release that fails can be tried again with the 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.checkpoints import Checkpointer
+from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.shard import HeldShard, Mark
 
-__all__ = ["Absence", "Holding"]
+__all__ = ["Absences", "Holding"]
+
+# A shard that was held this long was well: its next failure starts the back-off anew.
+_HEALTHY = 300.0
 
 
 @dataclass(slots=True)
@@ -82,9 +87,27 @@ class Holding:
             await self.shard.opened.wait()
 
 
-@dataclass(slots=True)
-class Absence:
-    """Back-off of a shard that was given up, and when it may be taken again."""
+class Absences:
+    """Shards that were given up, each with a back-off of its own until it may be taken again."""
 
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=2.0, cap=60.0))
-    until: float = 0.0
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._backoffs: dict[str, Backoff] = {}
+        self._until: dict[str, float] = {}
+
+    def add(self, holding: Holding) -> None:
+        """Its shard is given up."""
+        shard_id, now = holding.shard.shard_id, self._clock.monotonic()
+        backoff = self._backoffs.setdefault(shard_id, Backoff(first=2.0, cap=60.0))
+        if now - holding.taken > _HEALTHY:
+            backoff.reset()
+        self._until[shard_id] = now + backoff.next()
+
+    def has(self, shard_id: str) -> bool:
+        """Whether it is too early to take the shard again."""
+        return shard_id in self._until and self._until[shard_id] > self._clock.monotonic()
+
+    def keep(self, listed: Container[str]) -> None:
+        """Forgets shards that are not listed any more."""
+        for shard_id in [each for each in self._until if each not in listed]:
+            del self._until[shard_id], self._backoffs[shard_id]

@@ -139,6 +139,8 @@ class Rewinds:
         """
         if start is None or start.kind not in ("horizon", "timestamp"):
             return False
+        if self._open_rule().rewound is not None:
+            return False  # a handler was quicker, and has the last word
         held = list(self._holdings.values())
         rows = await self._rows()
         finished = {row.key.shard_id for row in rows if row.finished}
