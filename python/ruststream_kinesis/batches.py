@@ -96,6 +96,7 @@ class BatchDispatcher:
         self._caller = caller
         self._settlement = settlement
         self._clock = clock
+        self._running: list[list[_Part]] = []
 
     async def work(self, lane: int) -> None:
         """One worker: forms batches of its lane until the channel is closed and the lane empty."""
@@ -125,6 +126,16 @@ class BatchDispatcher:
         await self._clock.sleep(deadline - self._clock.monotonic())
         self._channel.rouse(lane)
 
+    @property
+    def running(self) -> list[str]:
+        """The batches whose handlers run now, for messages."""
+        return [
+            f"a batch of {sum(len(part.values) for part in parts)}, from record "
+            f"{parts[0].run.page.sequence_number(parts[0].indices[0])} of shard "
+            f"{parts[0].run.shard.shard_id}, stream {parts[0].run.shard.stream}"
+            for parts in self._running
+        ]
+
     def close(self, shards: Iterable[DeliveryShard]) -> None:
         """Starts no delivery that is newer, in its shard, than the newest one already started."""
         for shard in shards:
@@ -140,6 +151,7 @@ class BatchDispatcher:
             return
         values = parts[0].values if len(parts) == 1 else [v for part in parts for v in part.values]
         messages = self._messages(parts) if self._handler.wants_message else []
+        self._running.append(parts)
         try:
             result = await self._caller.call(values, messages)
             self._check(result, len(values))
@@ -148,6 +160,8 @@ class BatchDispatcher:
                 raise
             await self._failed(error, parts, messages)
             return
+        finally:
+            self._running.remove(parts)
         self._settlement.counters.handled += len(values)
         if result is not None and not isinstance(result, list | Outcome):
             # One reply for the whole batch: none of it is settled before the reply is there, and it

@@ -26,16 +26,22 @@ __all__ = ["Caller", "Dispatcher", "cancelled_by_us"]
 class _Worker:
     """What a worker is at: the newest delivery it started."""
 
-    __slots__ = ("place", "shard")
+    __slots__ = ("place", "run")
 
     def __init__(self) -> None:
-        self.shard: DeliveryShard | None = None
+        self.run: Run | None = None
         self.place = -1
 
     def note(self) -> None:
-        shard = self.shard
-        if shard is not None and self.place > shard.started:
-            shard.started = self.place
+        if self.run is not None and self.place > self.run.shard.started:
+            self.run.shard.started = self.place
+
+    def __str__(self) -> str:
+        run = self.run
+        if run is None or self.place < 0:
+            return "no record"
+        number = run.page.sequence_number(self.place - run.base)
+        return f"record {number} of shard {run.shard.shard_id}, stream {run.shard.stream}"
 
 
 class Caller:
@@ -83,6 +89,11 @@ class Dispatcher:
         while (run := await self._channel.take(lane)) is not None:
             await self._run(worker, run)
 
+    @property
+    def running(self) -> list[str]:
+        """The records whose handlers run now, for messages."""
+        return [str(worker) for worker in self._workers if worker.run is not None]
+
     def close(self, shards: Iterable[DeliveryShard]) -> None:
         """Starts no delivery that is newer, in its shard, than the newest one already started.
 
@@ -103,8 +114,7 @@ class Dispatcher:
         direct = handler.is_async and handler.sources is None
         early = settlement.put_off(run)
         handled = 0
-        worker.note()
-        worker.shard, worker.place = shard, -1
+        worker.run, worker.place = run, -1
         try:
             for index, payload in zip(run.indices, run.payloads(), strict=True):
                 release()
@@ -142,6 +152,7 @@ class Dispatcher:
         finally:
             counters.handled += handled
             worker.note()
+            worker.run = None
 
 
 def cancelled_by_us(error: BaseException) -> bool:

@@ -35,6 +35,8 @@ logger = logging.getLogger("ruststream_kinesis")
 
 # A stream that is being created becomes active within tens of seconds on the real service.
 _CREATE_DEADLINE = 120.0
+# Records that one line of the log names; how many there are stands before them.
+_NAMED = 4
 
 
 class Source(Protocol):
@@ -263,13 +265,26 @@ class Subscription:
             timeout: Seconds; then they are cancelled, which leaves their records open.
 
         Returns:
-            Names of the workers that had to be cancelled.
+            Names of the workers that had to be cancelled, and what they were at.
         """
         self._dispatcher.close(self._source.shards)
-        # First the cut, then the cancellation: a handler that hides it and returns settles nothing.
-        late = await self._supervisor.finish(self._workers, timeout, self._source.cut_off)
+        if timeout and (running := self._dispatcher.running):
+            logger.info(
+                "stopping: waiting up to %g s for %d handler(s): %s; a second signal cuts them off",
+                timeout,
+                len(running),
+                "; ".join(running[:_NAMED]),
+            )
+        at: list[str] = []
+
+        def cut_off() -> None:
+            # First the cut, then the cancellation: a handler that hides it settles nothing.
+            at.extend(self._dispatcher.running)
+            self._source.cut_off()
+
+        late = await self._supervisor.finish(self._workers, timeout, cut_off)
         self._threads.close()
-        return late
+        return late + at
 
     async def publish_waiting(self) -> None:
         """Publishes the copies that still wait for their time, marked with it.

@@ -70,21 +70,26 @@ async def _run(app: RustStream) -> None:
     def started() -> None:
         nonlocal counters
         counters = app.counters
-        reading = ", ".join(counters) or "nothing: it declares no subscriber"
-        logger.info("%s %s is reading %s", app.title, app.version, reading)
+        if counters:
+            logger.info("%s %s is reading %s", app.title, app.version, ", ".join(counters))
+        else:
+            logger.warning("%s %s reads nothing: it declares no subscriber", app.title, app.version)
 
     try:
         await app.run(started=started)
     finally:
         for name, count in counters.items():
             logger.info(
-                "%s: %d handled, %d failed, %d undecodable, %d dropped, %d held open, %d replies",
+                "%s: %d handled, %d failed, %d undecodable, %d dropped, %d held open, %d retried, "
+                "%d dead-lettered, %d replies",
                 name,
                 count.handled,
                 count.failed,
                 count.undecodable,
                 count.dropped,
                 count.held,
+                count.retried,
+                count.dead_lettered,
                 count.replies,
             )
     logger.info("%s stopped", app.title)
