@@ -21,6 +21,7 @@ import pytest
 import typer
 
 from ruststream_kinesis.cli.commands import cli
+from ruststream_kinesis.testing.pytest_plugin import KinesisTest
 from tests.support.aws import PATIENCE
 from tests.support.servers import REGION, ROOT
 
@@ -56,6 +57,9 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(found["source"], line, file["name"] if file else None)
 
 
+# What a reader's pytest would pass to a test function of a page.
+_FIXTURES = {"kinesis_test": KinesisTest(None)}
+
 WITH_CODE = [page for page in PAGES if any(blocks(page))]
 
 
@@ -74,7 +78,8 @@ def test_the_python_of_a_page_runs(page: Path, monkeypatch):
     for each in modules:
         for name, value in list(vars(each).items()):
             if name.startswith("test_") and inspect.isfunction(value):
-                answer = value()
+                wanted = inspect.signature(value).parameters
+                answer = value(**{each: _FIXTURES[each] for each in wanted})
                 if inspect.iscoroutine(answer):
                     asyncio.run(answer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ruststream_kinesis.testing.pytest_plugin import KinesisTest
 
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 
@@ -29,9 +32,10 @@ def page(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 @pytest.mark.parametrize("name", _EXAMPLES)
 async def test_an_example_of_the_page_runs(page: types.ModuleType, name: str) -> None:
-    example: Callable[[], Awaitable[Any]] = getattr(page, name)
-    await example()
+    example: Callable[..., Awaitable[Any]] = getattr(page, name)
+    fixtures = {"kinesis_test": KinesisTest(None)}
+    await example(**{each: fixtures[each] for each in inspect.signature(example).parameters})
 
 
 def test_the_page_has_examples() -> None:
-    assert len(_EXAMPLES) >= 4
+    assert len(_EXAMPLES) >= 10
