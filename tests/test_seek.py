@@ -1,99 +1,26 @@
 """Rewinding: what moves, what becomes void, what is stored, and who is not waited for.
 
 A service on the transport in memory, where time moves only by hand; a restart is a second
-application of the same world. Parents and children are in `test_seek_shards.py`.
+application of the same world. What is stored is in `test_seek_kept.py`, parents and children are in
+`test_seek_shards.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from ruststream_kinesis import (
     KinesisMessage,
-    KinesisPosition,
-    LeaseKey,
-    RustStream,
     Seeker,
     retry,
     retry_after,
 )
 from ruststream_kinesis.errors import ConfigurationError, KinesisError, NotConnected
-from tests.support.stores import SpyStore, Write
-from tests.support.world import Call, World, running, until
-
-HORIZON = KinesisPosition.horizon()
-LATEST = KinesisPosition.latest()
-SHARD = "shardId-000000000000"
-
-
-def at(number: object, shard: int = 0) -> KinesisPosition:
-    return KinesisPosition.sequence(f"shardId-{shard:012}", str(number))
-
-
-def world(shards: int = 1) -> World:
-    made = World()
-    made.store = SpyStore(clock=made.clock)
-    made.stream(shards=shards)
-    return made
-
-
-def noting(it: World, seen: list[Any], **options: Any) -> RustStream:
-    """Return an application that notes what it handles."""
-    app = it.app()
-
-    @app.subscriber("orders", **options)
-    async def handle(order: int) -> None:
-        seen.append(order)
-
-    return app
-
-
-async def turns(count: int = 100) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def row(it: World, shard: int = 0) -> Any:
-    return await it.store.read(LeaseKey("orders", f"shardId-{shard:012}"))
-
-
-@contextlib.asynccontextmanager
-async def killed(it: World, app: RustStream) -> AsyncIterator[None]:
-    """Run a service that ends without a word to the store, as a process that is killed."""
-
-    async def deaf(_: Write) -> None:
-        raise ConnectionError("the process is dead")
-
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(_failing(running(app), it))
-        yield
-        it.store.before = deaf
-
-
-@contextlib.asynccontextmanager
-async def _failing(service: Any, it: World) -> AsyncIterator[None]:
-    async def tick() -> None:
-        while True:
-            await it.clock.advance(1)
-
-    entered = await service.__aenter__()
-    try:
-        yield entered
-    finally:
-        ticking = asyncio.create_task(tick())
-        with contextlib.suppress(Exception):
-            await service.__aexit__(None, None, None)
-        ticking.cancel()
-        it.store.before = None
-        # As long as its leases live on.
-        await it.clock.advance(11)
-
+from tests.support.seeking import HORIZON, LATEST, at, noting, row, turns, world
+from tests.support.world import Call, running, until
 
 # -- where it goes ---------------------------------------------------------------------------------
 
@@ -350,107 +277,6 @@ async def test_held_records_are_given_up_by_a_rewind():
     assert await it.checkpoint() == "2"
 
 
-# -- what is stored --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("position", [HORIZON, at(1), KinesisPosition.timestamp(0.0)])
-async def test_a_crash_before_the_first_settle_keeps_the_rewind(position: KinesisPosition):
-    it = world()
-    seen: list[Any] = []
-    again: list[Any] = []
-    it.put("orders", 1, 2, 3)
-    blocked = asyncio.Event()
-    app = it.app()
-
-    @app.subscriber("orders", start_at=HORIZON)
-    async def handle(order: int) -> None:
-        seen.append(order)
-        if blocked.is_set():
-            await asyncio.Event().wait()
-
-    async with killed(it, app):
-        await until(lambda: seen == [1, 2, 3])
-        await turns()
-        assert await it.checkpoint() == "3"
-        blocked.set()
-        await app.seeker("orders").seek(position)
-        await until(lambda: len(seen) == 4)
-        app.stop()
-        app.stop()
-    assert (await row(it)).resume_from == position
-    async with running(noting(it, again)):
-        await until(lambda: again == [1, 2, 3])
-    assert (await row(it)).resume_from is None
-
-
-async def test_a_write_on_its_way_is_awaited_and_the_rewind_is_written_after_it():
-    it = world()
-    seen: list[Any] = []
-    it.put("orders", 1, 2)
-    arrived, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(write: Write) -> None:
-        if write.checkpoint == "2":
-            arrived.set()
-            await go.wait()
-
-    it.store.before = slow
-    app = it.app()
-    stuck = asyncio.Event()
-
-    @app.subscriber("orders", start_at=HORIZON)
-    async def handle(order: int) -> None:
-        seen.append(order)
-        if len(seen) > 2:
-            await stuck.wait()
-
-    async with running(app):
-        await until(lambda: seen == [1, 2])
-        await it.clock.advance(1)
-        await asyncio.wait_for(arrived.wait(), 5)
-        seeking = asyncio.create_task(app.seeker("orders").seek(HORIZON))
-        await turns()
-        assert not seeking.done()
-        go.set()
-        await asyncio.wait_for(seeking, 5)
-        found = await row(it)
-        assert (found.checkpoint, found.resume_from) == ("2", HORIZON)
-        stuck.set()
-        await until(lambda: seen == [1, 2, 1, 2])
-
-
-async def test_a_start_position_is_kept_by_a_shard_that_is_given_up_before_its_first_ack():
-    it = world()
-    first: list[Any] = []
-    second: list[Any] = []
-    it.put("orders", 1, 2, 3)
-    async with running(noting(it, first, start_at=HORIZON)):
-        await until(lambda: first == [1, 2, 3])
-    app = it.app()
-
-    @app.subscriber("orders", start_at=HORIZON)
-    async def hold(order: int) -> Any:
-        return retry()
-
-    async with running(app):
-        await until(lambda: app.counters["orders"].held == 3)
-    assert (await row(it)).resume_from == HORIZON
-    async with running(noting(it, second)):
-        await until(lambda: second == [1, 2, 3])
-
-
-async def test_shards_found_later_open_where_the_last_rewind_went():
-    it = world()
-    seen: list[Any] = []
-    app = noting(it, seen)
-    async with running(app):
-        await app.seeker("orders").seek(HORIZON)
-        it.streams["orders"]["shardId-000000000001"] = []
-        it.put("orders", 10, shard=1)
-        await it.clock.advance(15)
-        await until(lambda: seen == [10])
-
-
 # -- the stop --------------------------------------------------------------------------------------
 
 
@@ -477,97 +303,3 @@ async def test_a_rewind_during_the_stop_is_refused():
         free.set()
     assert len(errors) == 1
     assert await it.checkpoint() == "1"
-
-
-# -- at any moment ---------------------------------------------------------------------------------
-
-
-def moments(it: World, chosen: int, act: Callable[[], Any]) -> list[asyncio.Task[Any]]:
-    """Start `act` at the `chosen` call to service or store."""
-    tasks: list[asyncio.Task[Any]] = []
-    count = 0
-
-    async def pass_by(_: object) -> None:
-        nonlocal count
-        count += 1
-        if count == chosen:
-            tasks.append(asyncio.create_task(act()))
-        await asyncio.sleep(0)
-
-    it.hooks.append(pass_by)
-    it.store.before = pass_by
-    return tasks
-
-
-@pytest.mark.parametrize("kind", ["horizon", "latest", "sequence"])
-@pytest.mark.parametrize("chosen", range(1, 31))
-async def test_at_whichever_call_a_rewind_comes_nothing_is_lost(chosen: int, kind: str):
-    """Whatever the interleaving: all from the position on is handled, and then stored."""
-    it = world()
-    seen: list[Any] = []
-    rng = random.Random(chosen)
-    numbers = [int(n) for n in it.put("orders", *range(1, 101))]
-    position = {"horizon": HORIZON, "latest": LATEST, "sequence": at(40)}[kind]
-    since: list[int] = []
-    app = it.app()
-
-    @app.subscriber("orders", start_at=HORIZON, workers=rng.choice([1, 3]))
-    async def handle(order: int) -> None:
-        await turns(rng.randrange(3))
-        seen.append(order)
-
-    async def move() -> None:
-        # As early as a user can: `started` may still be to come.
-        while True:
-            try:
-                await app.seeker("orders").seek(position)
-                break
-            except KinesisError:
-                await asyncio.sleep(0)
-        since.append(len(seen))
-
-    tasks = moments(it, chosen, move)
-    async with running(app):
-        for _ in range(60):
-            await it.clock.advance(0.25)
-            if not tasks and len(seen) == 100:
-                it.put("orders", 0)  # something to call for
-        assert tasks
-        await asyncio.wait_for(tasks[0], 5)
-        last = int(it.put("orders", 101)[0])
-        await until(lambda: 101 in seen or bool(it.clock.sleeping), "time to pass")
-        for _ in range(20):
-            await it.clock.advance(0.25)
-    first = {"horizon": 1, "sequence": 40, "latest": 101}[kind]
-    # What was moved to was read from there; a handler at work may have begun before the move ended.
-    tail = seen[seen.index(first) if kind != "sequence" else len(seen) - seen[::-1].index(40) - 1 :]
-    assert set(range(first, 102)) <= set(tail)
-    assert numbers[0] == 1
-    assert await it.checkpoint() == str(last)
-    assert (await row(it)).resume_from is None
-
-
-@pytest.mark.parametrize("chosen", range(1, 21))
-async def test_at_whichever_call_a_crash_comes_after_a_rewind_it_is_kept(chosen: int):
-    it = world()
-    seen: list[Any] = []
-    again: list[Any] = []
-    it.put("orders", *range(1, 21))
-    app, rewound = it.app(), asyncio.Event()
-
-    @app.subscriber("orders", start_at=HORIZON)
-    async def handle(order: int) -> None:
-        seen.append(order)
-        if rewound.is_set():
-            await asyncio.Event().wait()
-
-    async with killed(it, app):
-        await until(lambda: len(seen) >= min(chosen, 20))
-        rewound.set()
-        await app.seeker("orders").seek(at(5))
-        await turns(chosen)
-        app.stop()
-        app.stop()
-    async with running(noting(it, again)):
-        await until(lambda: len(again) == 16)
-    assert again == list(range(5, 21))
