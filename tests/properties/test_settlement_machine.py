@@ -144,7 +144,7 @@ class SettlementMachine(RuleBasedStateMachine):
 
         async def leave() -> None:
             # A copy that waits for a fault to pass needs time to go on.
-            ending = asyncio.ensure_future(self.app.__aexit__(None, None, None))  # type: ignore[union-attr,arg-type]  # it is there, and a coroutine
+            ending = asyncio.ensure_future(self.app.__aexit__(None, None, None))  # type: ignore[union-attr]  # it is there
             while not ending.done():
                 await self.clock.advance(1)
             await ending
@@ -214,6 +214,7 @@ class SettlementMachine(RuleBasedStateMachine):
         self.faults = []
         if not self.options["max_attempts"]:
             self.plans = {value: ["ack"] for value in self.plans}  # nothing else ends
+        dead: set[int] = set()
         for _ in range(20):
             self.stop()
             self.start()
