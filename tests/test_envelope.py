@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ruststream_kinesis._core import decode_envelope, encode_envelope
+from ruststream_kinesis._core import decode_envelope, encode_envelope, rewrite_envelope
 from ruststream_kinesis.errors import EnvelopeError
 from tests import reference
 
@@ -177,3 +177,73 @@ def test_reading_is_lenient_line_by_line() -> None:
 def test_a_length_beyond_the_blob_means_a_plain_payload() -> None:
     for blob in (b"RSK1", b"RSK1\x00\x00", b"RSK1\x00\x00\x00\x01", b"RSK1\xff\xff\xff\xffa: b\n"):
         assert decode_envelope(blob) == ({}, blob)
+
+
+def block_of(blob: bytes) -> bytes:
+    return blob[8 : 8 + int.from_bytes(blob[4:8], "big")]
+
+
+@given(
+    st.binary(max_size=80),
+    st.dictionaries(
+        st.sampled_from(["a", "x-count", "é"]), st.none() | st.sampled_from(["", "1", "日本"])
+    ),
+    st.binary(max_size=16),
+)
+@example(b"a: 1\n a : 2\nA: 3\n\xff: 4", {"a": "9"}, b"RSK1")
+@example(b"x-count: 1", {"a": "1"}, b"")
+@example(b"", {}, b"RSK1")
+def test_rewriting_keeps_every_other_line_byte_for_byte(
+    block: bytes, changes: dict[str, str | None], payload: bytes
+) -> None:
+    blob = rewrite_envelope(block, changes, payload)
+
+    def ours(line: bytes) -> bool:
+        name, colon, _ = line.decode(errors="replace").partition(":")
+        return bool(colon) and name.strip(reference.WHITE_SPACE) in changes
+
+    kept = b"".join(line for line in lines(block) if not ours(line))
+    written = {name: value for name, value in changes.items() if value is not None}
+    if written and kept and not kept.endswith(b"\n"):
+        kept += b"\n"
+    added = "".join(f"{name}: {value}\n" for name, value in written.items()).encode()
+    assert block_of(blob) == kept + added
+    headers, read = decode_envelope(blob)
+    assert read == payload
+    assert {name: headers.get(name) for name in changes} == changes
+
+
+def lines(block: bytes) -> list[bytes]:
+    """The lines of a block, each with its end; only LF ends one."""
+    parts = block.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def test_rewriting_again_and_again_does_not_grow() -> None:
+    blob = rewrite_envelope(None, {"x-count": "1"}, b"payload")
+    for _ in range(5):
+        again = rewrite_envelope(block_of(blob), {"x-count": "1"}, b"payload")
+        assert again == blob
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("", "1"),
+        ("a:b", "1"),
+        ("a\n", "1"),
+        (" a", "1"),
+        ("a", "1\n"),
+        ("a", " 1"),
+        ("a", "\ud800"),
+    ],
+)
+def test_rewriting_refuses_what_would_not_read_back(name: str, value: str) -> None:
+    with pytest.raises(EnvelopeError):
+        rewrite_envelope(b"kept: 1\n", {name: value}, b"")
+
+
+def test_a_header_that_is_taken_out_may_have_any_name() -> None:
+    assert (
+        block_of(rewrite_envelope(b"a: 1\n", {"": None, "b:": None, " c": None}, b"")) == b"a: 1\n"
+    )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ruststream_kinesis._core import Page, encode_envelope
 from ruststream_kinesis.errors import PageError
+from tests import reference
 from tests.reference import record, response
 
 KPL_MAGIC = bytes.fromhex("F3899AC2")
@@ -343,3 +344,31 @@ def test_a_page_is_let_go_with_its_last_reference() -> None:
     gc.collect()
     assert gone() is None
     assert payloads == [b"hello"]
+
+
+def test_finding_a_header_looks_at_a_run_and_reads_as_headers_does() -> None:
+    blobs = [
+        b"plain",
+        reference.encode_envelope({"due": "1", "other": "2"}, b""),
+        reference.encode_envelope({"other": "2"}, b""),
+        b"RSK1\x00\x00\x00\x15due: 1\n due :  2 \r\nodd\n" + b"",
+        reference.encode_envelope({"Due": "3"}, b"due: 4\n"),
+        b"RSK1\x00\x00\x00\x05due:\n",
+    ]
+    page = page_of(*(record(blob, str(n)) for n, blob in enumerate(blobs)))
+
+    found = page.find_header("due", 0, len(blobs))
+
+    assert found == [(1, "1"), (3, "2"), (5, "")]
+    assert found == [
+        (n, page.headers(n)["due"]) for n in range(len(blobs)) if "due" in page.headers(n)
+    ]
+    assert page.find_header("due", 2, 4) == [(3, "2")]
+    assert page.find_header("due", 2, 2) == []
+
+
+def test_finding_a_header_outside_the_page_is_an_index_error() -> None:
+    page = page_of(record(b"a"))
+    for start, stop in ((0, 2), (1, 0), (-1, 1), (0, 2**70)):
+        with pytest.raises(IndexError):
+            page.find_header("a", start, stop)
