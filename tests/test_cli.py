@@ -362,7 +362,10 @@ class TestLive:
             {"order_id": 3, "customer": "ada", "total_cents": 50},
         ]
         assert {reply["PartitionKey"] for reply in replies} == {"ada"}
-        counted = "orders: 3 handled, 0 failed, 1 undecodable, 2 dropped, 0 held open, 2 replies"
+        counted = (
+            "orders: 3 handled, 0 failed, 1 undecodable, 2 dropped, 0 held open, 0 retried, "
+            "0 dead-lettered, 2 replies"
+        )
         assert counted in command.stderr
         assert "Traceback" not in command.stderr
 
