@@ -22,7 +22,7 @@ from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import KinesisError, LeaseLost
+from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.leases.base import LeaseKey
@@ -400,17 +400,10 @@ class Coordinator:
         """Prolongs every lease; one that is lost, or ran out unrenewed, ends its shard."""
 
         async def renew(holding: Holding) -> None:
-            if holding.shard.lost:
-                return
-            sent = self._clock.monotonic()
-            try:
-                await self._store.renew(holding.shard.lease)
-                holding.renewed = sent
-            except LeaseLost as error:
-                self._lost(holding, str(error))
-            except Exception as error:  # noqa: BLE001 - a store's failures are its own
-                if self._clock.monotonic() - holding.renewed >= LEASE_DURATION:
-                    self._lost(holding, f"it ran out unrenewed: {error!r}")
+            if not holding.shard.lost:
+                why = await holding.renew(self._store, self._clock, LEASE_DURATION)
+                if why is not None:
+                    self._lost(holding, why)
 
         await asyncio.gather(*map(renew, list(self.holdings.values())))
 
