@@ -206,7 +206,12 @@ async def test_waiting_copies_are_cancelled_and_their_records_come_again():
     async with running(app):
         await until(lambda: seen == [1])
         await turns()
+        service = app._service
+        assert service is not None
+        (subscription,) = service.subscriptions
+        assert subscription.copies.waiting == 1
         await app.seeker("orders").seek(HORIZON)
+        assert subscription.copies.waiting == 0
         await until(lambda: seen == [1, 1])
         await it.clock.advance(7200)
     assert len(it.records("orders")) == 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition
+from ruststream_kinesis import KinesisPosition, LeaseState
 from ruststream_kinesis.errors import RequestError
 from ruststream_kinesis.leases import SHARD_END
 from tests.test_coordinator import HORIZON, Part, World, split_of, throttled, world
@@ -185,3 +186,36 @@ async def test_a_shard_that_is_given_up_reopens_where_it_was_moved():
         instance.received.clear()
         await it.clock.advance(5)
         assert instance.received == [("A", 2), ("A", 3)]
+
+
+async def test_a_child_waits_although_the_end_of_its_rewound_parent_was_stored_late(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with world(P=Part(records=[1], closed=True), C=split_of("P", 2)) as it:
+        instance = await it.start()
+        await it.clock.advance(1)
+        store, arrived, go = it.store.checkpoint, asyncio.Event(), asyncio.Event()
+        failing = list(range(4))
+
+        async def slow(held: LeaseState, checkpoint: str | None, **options: Any) -> None:
+            if checkpoint == SHARD_END:
+                arrived.set()
+                await go.wait()
+            elif checkpoint is None and failing:
+                raise ConnectionError(f"made by a test, {failing.pop()} to come")
+            await store(held, checkpoint, **options)
+
+        monkeypatch.setattr(it.store, "checkpoint", slow)
+        instance.ack("P", 1)
+        await it.clock.advance(1)
+        assert arrived.is_set()
+        seeking = asyncio.create_task(instance.coordinator.seek(HORIZON))
+        await it.clock.advance(1)
+        # The end is stored, and the rewind that comes after it cannot be, for a while.
+        go.set()
+        await it.clock.advance(20)
+        assert instance.received == [("P", 1), ("P", 1)]
+        await asyncio.wait_for(seeking, 5)
+        instance.ack("P", 1)
+        await it.clock.advance(10)
+        assert instance.received[2:] == [("C", 2)]
