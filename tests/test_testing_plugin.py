@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
-from tests.support.servers import Server
+from tests.support.servers import ROOT, Server
 
 PLUGIN = "ruststream_kinesis.testing.pytest_plugin"
 
@@ -83,6 +84,11 @@ def test_the_fixture_runs_an_application_in_process(tmp_path: Path) -> None:
 def test_the_fixture_needs_no_plugin_for_asyncio(tmp_path: Path) -> None:
     out = _pytest(tmp_path, "-p", "no:asyncio", "-k", "no_plugin or in_process")
     assert "2 passed" in out
+
+
+def test_the_package_brings_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
 
 
 def test_the_option_is_explained(tmp_path: Path) -> None:

@@ -85,6 +85,31 @@ async def test_a_copy_that_waits_at_the_end_goes_out_early_with_its_time(app: Ru
     assert copy.headers["x-ruststream-not-before"] == "1700003600000"
 
 
+async def test_a_record_that_came_early_waits_out_the_rest(app: RustStream) -> None:
+    @app.subscriber("orders")
+    async def handle(number: int) -> None:
+        pass
+
+    async with TestApp(app) as test:
+        await test.publish(1, "orders", headers={"x-ruststream-not-before": "1700000060000"})
+        await test.settled()
+        assert test.subscriber("orders").calls == []
+        await test.advance(60)
+        assert test.subscriber("orders").attempts == [1]
+
+
+async def test_settled_waits_for_a_copy_that_is_due_and_throttled(app: RustStream) -> None:
+    @app.subscriber("orders", max_attempts=2)
+    async def handle(number: int, message: KinesisMessage[int]) -> Outcome | None:
+        return retry_after(60) if message.attempt == 1 else None
+
+    async with TestApp(app) as test:
+        await test.publish(1, "orders")
+        test.fail_publish("orders", times=3)
+        await test.advance(60)
+        assert test.subscriber("orders").attempts == [1, 2]
+
+
 async def test_retries_and_dead_letters_are_seen_with_their_attempts(app: RustStream) -> None:
     @app.subscriber("orders", max_attempts=3, dead_letter="orders.dead")
     async def handle(number: int) -> Outcome:

@@ -24,10 +24,11 @@ from ruststream_kinesis.errors import (
     AckUnsupported,
     ConfigurationError,
     NotConnected,
+    RequestError,
     StreamNotFound,
 )
 from ruststream_kinesis.testing import TestApp
-from tests.support.servers import Server
+from tests.support.servers import Server, free_port
 
 _SERVERS = {"kinesis-local": "kinesis_local", "moto": "moto_server"}
 
@@ -244,3 +245,25 @@ async def test_a_missing_stream_that_an_arn_names_is_not_created(
         async with TestApp(app, live=moto_server.url):
             pytest.fail("it has not started")
     assert app.broker.connection.clock is clock
+
+
+async def test_a_server_that_is_not_there_leaves_the_application_as_it_was(
+    app: RustStream,
+) -> None:
+    connection, before = app.broker.connection, asyncio.all_tasks()
+    clock, store = connection.clock, connection.store
+
+    @app.subscriber("orders")
+    async def handle(number: int) -> None:
+        pass
+
+    with pytest.raises(RequestError):
+        async with TestApp(app, live=f"http://127.0.0.1:{free_port()}"):
+            pytest.fail("it has not started")
+    assert (connection.clock, connection.store, connection.connected) == (clock, store, False)
+    assert asyncio.all_tasks() == before
+
+
+def test_an_endpoint_that_is_no_url_is_refused(app: RustStream) -> None:
+    with pytest.raises(ConfigurationError, match="URL"):
+        TestApp(app, live="localhost:4567")

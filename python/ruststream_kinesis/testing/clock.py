@@ -63,10 +63,12 @@ class ManualClock:
         await woken
 
     def hasten(self) -> None:
-        """The next sleep of the running task moves time instead of waiting for it."""
+        """A sleep of the running task that follows at once moves time instead of waiting."""
         task = asyncio.current_task()
         if task is not None:
             self._hasty.add(task)
+            # A sleep that does not follow at once is about something else.
+            asyncio.get_running_loop().call_soon(self._hasty.discard, task)
 
     @property
     def sleeping(self) -> list[float]:

@@ -210,15 +210,20 @@ class Delivery(Expected):
         """1 for the first delivery."""
         return self.message.attempt
 
-    @property
-    def due(self) -> float | None:
-        """Seconds from its settlement until a copy of it is due; `None` where none waits."""
-        if not self.waiting:
-            return None
+    def delay(self, now: float) -> float | None:
+        """Seconds until the copy that waits is due, asked when it begins to; `None`: unknown.
+
+        Args:
+            now: Seconds since the epoch.
+        """
         said = self._said
         if said is not None:
             return said.delay
-        return 0.0 if NOT_BEFORE_HEADER in self.record.headers else None
+        if self.called:
+            return None  # by an error policy's own word
+        # It came early itself, and waits out the rest.
+        due = self.record.headers.get(NOT_BEFORE_HEADER, "")
+        return int(due) / 1000 - now if due.isascii() and due.isdigit() else None
 
     def begin(self, message: KinesisMessage[Any]) -> None:
         """The handler is called with it."""

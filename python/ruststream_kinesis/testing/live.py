@@ -15,7 +15,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ruststream_kinesis.aws import AwsSettings, AwsTransport
-from ruststream_kinesis.errors import KinesisError, NotConnected, StreamNotFound
+from ruststream_kinesis.errors import (
+    ConfigurationError,
+    KinesisError,
+    NotConnected,
+    StreamNotFound,
+)
 from ruststream_kinesis.stream import KinesisStream, StreamRef
 from ruststream_kinesis.subscriber import shards_of_stream
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, Expected, OneRun, Watched
@@ -59,6 +64,9 @@ class Live:
         tracker: Is told of every delivery.
         faults: Which attempts to publish fail.
         timeout: Seconds until a stream must be active.
+
+    Raises:
+        ConfigurationError: The endpoint is no URL.
     """
 
     def __init__(
@@ -70,6 +78,8 @@ class Live:
         faults: Faults,
         timeout: float,
     ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"live must be the http(s):// URL of a server: {url!r}")
         environment = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         self._settings = replace(
             settings,

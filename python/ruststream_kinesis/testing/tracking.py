@@ -112,7 +112,7 @@ class Tracker:
 
     def waits(self, delivery: Delivery) -> None:
         """A copy of the delivery is kept until it is due."""
-        delay = delivery.due
+        delay = delivery.delay(self._clock.time())
         if delay is not None:
             self._copies[delivery] = self._clock.monotonic() + delay
 
