@@ -162,6 +162,18 @@ class TestClosing:
         assert first.seen == [list(range(10))]
         assert second.seen == [list(range(10, 14))]
 
+    async def test_of_one_that_is_forming_at_the_stop_nothing_is_looked_at(self, world: World):
+        """What does not decode is the next owner's as well: else it would be given up twice."""
+        world.put("orders", *range(10), b"{")
+        service = Batches(world, batch_window=1000.0, dead_letter="dead")
+        async with running(service.app):
+            await world.clock.advance(5)
+            counters = service.counters
+
+        assert service.seen == [list(range(10))]
+        assert counters.undecodable == 0
+        assert world.records("dead") == []
+
     async def test_what_is_older_than_what_ran_still_runs_at_the_stop(self, world: World):
         """Another worker is further: its batch is covered by a checkpoint, so ours must run."""
         lanes = two_keys_of_different_workers(world)
@@ -339,6 +351,23 @@ class TestMessages:
         assert [message.payload for message in seen] == list(range(4))
         assert [message.sequence_number for message in seen] == numbers
         assert payloads(world, "dead") == [1]  # what was settled first counts: not 2
+        assert await world.checkpoint() == numbers[-1]
+
+    async def test_what_settled_itself_is_not_open_where_a_list_is_shorter(self, world: World):
+        numbers = world.put("orders", *range(4))
+        app = world.app()
+
+        @app.subscriber("orders", batch=4, start_at=HORIZON)
+        async def handle(messages: list[KinesisMessage[int]]) -> list[Outcome]:
+            for message in messages[1:]:
+                await message.ack()
+            return [ack()]
+
+        async with running(app):
+            await until(lambda: app.counters["orders"].handled == 4)
+            await settle()
+            assert app.counters["orders"].held == 0
+
         assert await world.checkpoint() == numbers[-1]
 
 

@@ -7,15 +7,18 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from ruststream_kinesis import copies
+from ruststream_kinesis import KinesisPosition, Outcome, copies, drop, retry, retry_after
 from ruststream_kinesis._core import decode_envelope
 from ruststream_kinesis.errors import AccessDenied, RequestError
+from ruststream_kinesis.leases import LeaseKey
 from ruststream_kinesis.retry import Copy, RetryPolicy
 from tests.support.copying import DEAD, Script, Shard, enveloped, run_of
-from tests.support.world import until
+from tests.support.stores import SpyStore
+from tests.support.world import World, running, until
 
 MIB = 1024 * 1024
 NOT_BEFORE = "x-ruststream-not-before"
@@ -264,6 +267,16 @@ class TestWaiting:
 
         assert [int(decode_envelope(data)[1]) for _, data, _ in script.put] == sorted(delays)
 
+    async def test_one_that_is_due_before_all_others_is_not_late(self):
+        script = Script()
+        async with publishing(script):
+            await script.copies.later(script.copy(b"late"), 60)
+            await script.clock.advance(1)
+            await script.copies.later(script.copy(b"soon"), 5)
+            await script.clock.advance(5)
+
+            assert [decode_envelope(data)[1] for _, data, _ in script.put] == [b"soon"]
+
     async def test_a_crowd_goes_out_some_at_a_time(self):
         script, at_once, most = Script(), 0, 0
 
@@ -446,3 +459,36 @@ async def test_the_verbatim_block_survives_a_copy_and_its_dead_letter():
         length = int.from_bytes(data[4:8], "big")
         assert data[8 : 8 + length].startswith(block)
         assert data[8 + length :] == b"\x00"
+
+
+@pytest.mark.parametrize("outcome", [retry(), retry_after(5), ValueError("no"), drop(), None])
+@pytest.mark.parametrize("options", [{"max_attempts": 3}, {"dead_letter": "dead"}])
+async def test_a_handler_that_finishes_after_its_shard_was_lost_puts_and_settles_nothing(
+    outcome: Outcome | Exception | None, options: dict[str, Any]
+):
+    world = World()
+    world.stream("orders")
+    world.stream("dead")
+    world.put("orders", 1)
+    store = SpyStore(clock=world.clock)
+    app, started, gate = world.app(store=store), asyncio.Event(), asyncio.Event()
+
+    @app.subscriber("orders", start_at=KinesisPosition.horizon(), **options)
+    async def handle(value: int) -> Outcome | None:
+        started.set()
+        await gate.wait()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async with running(app):
+        await started.wait()
+        await store.steal(LeaseKey("orders", "shardId-000000000000"), world.clock)
+        await world.clock.advance(4)
+        gate.set()
+        await world.clock.advance(6)
+        counters = app.counters["orders"]
+
+    assert [call for call in world.calls if call.operation == "put_record"] == []
+    assert store.checkpoints() == []
+    assert (counters.dropped, counters.retried, counters.held) == (0, 0, 0)

@@ -212,6 +212,7 @@ async def test_a_time_that_is_past_or_none_is_not_waited_for(app: RustStream, va
         await test.publish(b"1", "orders", headers={"x-ruststream-not-before": value})
 
         assert attempts(test) == [1]
+        assert len(test.published("orders")) == 1
 
 
 @pytest.mark.parametrize("on_decode_error", ["drop", "retry"])
