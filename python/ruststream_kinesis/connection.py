@@ -13,6 +13,7 @@ import socket
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import NotConnected
 from ruststream_kinesis.leases.base import LeaseStore
+from ruststream_kinesis.leases.deadline import PunctualStore
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import Transport
 
@@ -29,7 +30,7 @@ class Connection:
     """
 
     def __init__(self, store: LeaseStore, owner_id: str | None, clock: Clock) -> None:
-        self.store = store
+        self.store: LeaseStore = PunctualStore(store)
         self.clock = clock
         self.owner_id = owner_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._transport: Transport | None = None

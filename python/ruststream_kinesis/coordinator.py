@@ -115,12 +115,14 @@ class Coordinator:
         if await self._rewinds.replay_parents(self._start_at):
             await self._pass()
         self._first_pass = False
-        await asyncio.gather(*(h.shard.opened.wait() for h in self.holdings.values()))
+        first = [holding.shard for holding in self.holdings.values()]
         name, spawn = self._stream.name, self._supervisor.spawn
+        # Before the shards have opened: a slow iterator must not cost the others their leases.
         self._tasks = [
             spawn(f"coordinator[{name}]", self._run()),
             spawn(f"discovery[{name}]", self._discovery.run()),
         ]
+        await asyncio.gather(*(shard.opened.wait() for shard in first))
 
     @property
     def shards(self) -> list[HeldShard]:

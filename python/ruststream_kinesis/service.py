@@ -193,9 +193,11 @@ class Service:
         """The steps; returns the names of those that failed or took too long."""
         unfinished: list[str] = []
 
-        async def step(name: str, work: Callable[[], Awaitable[object] | None]) -> None:
+        async def step(
+            name: str, work: Callable[[], Awaitable[object] | None], timeout: float = _STEP_TIMEOUT
+        ) -> None:
             try:
-                async with asyncio.timeout(_STEP_TIMEOUT):
+                async with asyncio.timeout(timeout):
                     await _call(work)
             except BaseException as error:
                 # Whatever it is, the other steps run.
@@ -207,8 +209,11 @@ class Service:
         drained = await asyncio.gather(*map(self._drain, each_of), return_exceptions=True)
         for result in drained:
             unfinished += result if isinstance(result, list) else [f"drain ({result!r})"]
+        # There may be a hundred thousand of them: as much time as the handlers had.
+        patience = max(_STEP_TIMEOUT, self._shutdown_timeout)
+        copies = "publish waiting copies of"
         await asyncio.gather(
-            *(step(f"publish waiting copies of {s.name}", s.publish_waiting) for s in each_of)
+            *(step(f"{copies} {s.name}", s.publish_waiting, patience) for s in each_of)
         )
         await asyncio.gather(*(step(f"release leases of {s.name}", s.release) for s in each_of))
         for hook in self._on_shutdown:

@@ -297,6 +297,16 @@ class Subscription:
                 await asyncio.wait({self._copying})
             finally:
                 await self._supervisor.cancel([self._copying])
+                if self.copies.waiting:
+                    settled = self.subscriber.retry.deferred == "settle"
+                    logger.error(
+                        "%d waiting copies of %s were not published in time: %s",
+                        self.copies.waiting,
+                        self.name,
+                        "they are LOST, deferred='settle' had settled their originals"
+                        if settled
+                        else "their originals stay open and are read again",
+                    )
 
     async def release(self) -> None:
         """Stores the final checkpoints and releases the leases."""
