@@ -34,6 +34,7 @@ class FakeShard:
     ceiling: float = float("inf")
     started: int = -1
     ended: bool = False
+    lost: bool = False
     taken: list[int] = field(default_factory=list)
     """Places that came out for this shard, in order."""
     stale: list[int] = field(default_factory=list)
