@@ -19,9 +19,11 @@ from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.router import Router
 from ruststream_kinesis.seek import Seeker
+from ruststream_kinesis.state import AppState, ShardState, SubscriptionState
 from ruststream_kinesis.stream import KinesisStream
 
 __all__ = [
+    "AppState",
     "Codec",
     "Headers",
     "JsonCodec",
@@ -39,6 +41,8 @@ __all__ = [
     "Router",
     "RustStream",
     "Seeker",
+    "ShardState",
+    "SubscriptionState",
     "ack",
     "drop",
     "retry",

@@ -18,6 +18,7 @@ from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.service import SHUTDOWN_TIMEOUT, Hook, Service
 from ruststream_kinesis.settlement import Counters
 from ruststream_kinesis.signals import listening
+from ruststream_kinesis.state import AppState
 from ruststream_kinesis.stream import KinesisStream, StreamRef
 
 __all__ = ["RustStream"]
@@ -163,6 +164,18 @@ class RustStream(Router):
             self._stop_asked = True
         else:
             self._service.request_stop()
+
+    def state(self) -> AppState:
+        """What the application is at: shards, lag, held records, waiting copies, counts."""
+        service = self._service
+        return AppState(
+            title=self.title,
+            version=self.version,
+            running=service is not None,
+            subscriptions=()
+            if service is None
+            else tuple(subscription.state for subscription in service.subscriptions),
+        )
 
     @property
     def counters(self) -> dict[str, Counters]:

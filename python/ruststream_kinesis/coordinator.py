@@ -32,6 +32,7 @@ from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
+from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.transport import StreamInfo, patiently
@@ -128,6 +129,11 @@ class Coordinator:
     def shards(self) -> list[HeldShard]:
         """The shards that are held now."""
         return [holding.shard for holding in self.holdings.values()]
+
+    @property
+    def state(self) -> tuple[ShardState, ...]:
+        """Those shards at this moment."""
+        return tuple(shard.state for shard in self.shards)
 
     async def stop_reading(self) -> None:
         """Ends the lease loop and every reader; leases stay held until `release`."""

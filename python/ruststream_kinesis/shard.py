@@ -18,6 +18,7 @@ from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.state import ShardState
 
 __all__ = ["MAX_HELD", "HeldShard", "Mark"]
 
@@ -81,7 +82,9 @@ class HeldShard:
         self.opened = asyncio.Event()
         """The first iterator, since the last rewind, is there, or the first attempt failed."""
         self._moved = moved
+        self._clock = clock
         self._held_log = MinuteLog(clock)
+        self._held_since: float | None = None
 
     def deliver(self, page: Page) -> int:
         """The whole page takes its places, in arrival order.
@@ -114,6 +117,8 @@ class HeldShard:
     def hold(self, place: int) -> None:
         """Keeps the delivery open, with its place and nothing else."""
         if self.watermark.hold(place):
+            if self.watermark.held == 1:
+                self._held_since = self._clock.monotonic()
             count = self._held_log.due()
             if count is not None:
                 logger.warning(
@@ -131,6 +136,23 @@ class HeldShard:
 
     def defer(self, place: int) -> None:
         """Nothing to note: the place is open, and is settled when its copy is in the stream."""
+
+    @property
+    def state(self) -> ShardState:
+        """The shard at this moment."""
+        watermark, since = self.watermark, self._held_since
+        held_for = None
+        if watermark.held and since is not None:
+            held_for = self._clock.monotonic() - since
+        return ShardState(
+            shard_id=self.shard_id,
+            checkpoint=self.checkpoint,
+            lag_ms=self.lag_ms,
+            open=watermark.open,
+            held=watermark.held,
+            held_for=held_for,
+            ended=self.ended,
+        )
 
     def lose(self) -> None:
         """The lease is gone: queued deliveries become void and nothing is written any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -24,6 +25,7 @@ from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.settlement import Settlement
+from ruststream_kinesis.state import ShardState, SubscriptionState
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.threads import HandlerThreads
@@ -45,6 +47,11 @@ class Source(Protocol):
     @property
     def shards(self) -> Iterable[DeliveryShard]:
         """The shards that deliveries may come from now."""
+        ...
+
+    @property
+    def state(self) -> tuple[ShardState, ...]:
+        """What those shards are at."""
         ...
 
     async def open(self, info: StreamInfo) -> None:
@@ -165,6 +172,19 @@ class Subscription:
         """Stream, and group where there is one."""
         group = self.subscriber.group
         return self.subscriber.stream.name + (f"@{group}" if group else "")
+
+    @property
+    def state(self) -> SubscriptionState:
+        """The subscription at this moment."""
+        return SubscriptionState(
+            stream=self.subscriber.stream.name,
+            group=self.subscriber.group,
+            shards=self._source.state,
+            queued=self._channel.queued,
+            waiting_copies=self.copies.waiting,
+            running=tuple(self._dispatcher.running),
+            counters=dataclasses.replace(self.counters),
+        )
 
     async def check(self) -> None:
         """Makes sure that the stream exists and can be read.

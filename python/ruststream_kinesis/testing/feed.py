@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import CAPACITY, Channel
 from ruststream_kinesis.errors import KinesisError, NotConnected
+from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, OneRun, Watched
 from ruststream_kinesis.testing.log import SHARD_ID, Log
 
@@ -60,6 +61,11 @@ class LogShard:
         self._open[place] = delivery
         self._opened(delivery)
         return OneRun(delivery)
+
+    @property
+    def undecided(self) -> int:
+        """Deliveries that are neither settled nor held."""
+        return len(self._open)
 
     def ack(self, place: int) -> None:
         """Settles the delivery at `place`; once more, or late, changes nothing."""
@@ -143,6 +149,22 @@ class LogSource:
     def shards(self) -> tuple[LogShard, ...]:
         """The one shard."""
         return (self._shard,)
+
+    @property
+    def state(self) -> tuple[ShardState, ...]:
+        """The one shard; there is no checkpoint to tell."""
+        shard = self._shard
+        return (
+            ShardState(
+                shard_id=shard.shard_id,
+                checkpoint=None,
+                lag_ms=None,
+                open=shard.undecided,
+                held=0,
+                held_for=None,
+                ended=False,
+            ),
+        )
 
     async def open(self, info: StreamInfo) -> None:
         """Starts at the subscription's position, by default the tip."""
