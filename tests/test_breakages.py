@@ -15,6 +15,8 @@ from ruststream_kinesis import (
     KinesisMessage,
     KinesisPosition,
     KinesisStream,
+    LeaseState,
+    MemoryLeaseStore,
     RustStream,
     aws,
     drop,
@@ -24,7 +26,7 @@ from ruststream_kinesis.aws import AwsSettings, AwsTransport
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import ConfigurationError, HandlerFailed
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.testing import TestApp
+from ruststream_kinesis.testing import ManualClock, TestApp
 from tests.support.scripted import ScriptedKinesis, hang_after_headers, held
 from tests.support.world import World
 
@@ -166,3 +168,36 @@ def test_more_workers_than_anybody_needs_are_refused():
     app = RustStream(KinesisBroker(), title="orders", version="1")
     with pytest.raises(ConfigurationError, match="at most 1024"):
         app.subscriber("orders", workers=70_000)
+
+
+async def test_leases_are_renewed_while_a_shard_is_slow_to_open():
+    """One iterator that hangs holds up the start, and no lease of the others."""
+
+    class Counting(MemoryLeaseStore):
+        renewals = 0
+
+        async def renew(self, held: LeaseState) -> None:
+            self.renewals += 1
+            await super().renew(held)
+
+    clock = ManualClock()
+    store = Counting(clock=clock)
+    async with ScriptedKinesis(["shardId-000000000000", "shardId-000000000001"]) as server:
+        slow = hang_after_headers()
+        server.on("GetShardIterator", slow, shard="shardId-000000000001")
+        broker = KinesisBroker(
+            endpoint_url=server.url, test_credentials=True, lease_store=store, clock=clock
+        )
+        app = RustStream(broker, title="orders", version="1")
+        app.subscriber("orders")(_nothing)
+        started = asyncio.Event()
+        running = asyncio.create_task(app.run(signals=False, started=started.set))
+        await slow.reached.wait()
+
+        await clock.advance(10.0)
+
+        assert store.renewals >= 4
+        assert not started.is_set()
+        running.cancel()
+        await asyncio.wait([running])
+        slow.release()
