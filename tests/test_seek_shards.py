@@ -10,7 +10,7 @@ import pytest
 from ruststream_kinesis import KinesisPosition, LeaseState
 from ruststream_kinesis.errors import RequestError
 from ruststream_kinesis.leases import SHARD_END
-from tests.test_coordinator import HORIZON, Part, World, split_of, throttled, world
+from tests.support.coordinating import HORIZON, Part, World, split_of, throttled, world
 
 LATEST = KinesisPosition.latest()
 ALL = {("G", 1), ("G", 2), ("P", 3), ("P", 4), ("C", 5), ("C", 6)}

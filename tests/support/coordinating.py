@@ -1,0 +1,313 @@
+"""Whole instances of a service, between lease store and handlers, on a stream in memory.
+
+`Stream` can be split and made to fail; an `Instance` is everything of a service between lease store
+and handlers. Two instances of one store are two processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruststream_kinesis import KinesisPosition, KinesisStream, MemoryLeaseStore
+from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.coordinator import Coordinator
+from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.errors import AccessDenied, RequestError
+from ruststream_kinesis.leases import LeaseKey, LeaseState
+from ruststream_kinesis.retry import RetryPolicy
+from ruststream_kinesis.shard import HeldShard
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.testing import ManualClock
+from ruststream_kinesis.transport import ShardInfo, ShardListing, StreamInfo
+from tests.support.scripted import record
+
+HORIZON = KinesisPosition.horizon()
+INFO = StreamInfo("orders", "ACTIVE", created=1000.0)
+
+
+def denied() -> RequestError:
+    """Return a failure that no retry mends."""
+    return AccessDenied("made by a test", code="AccessDeniedException", status=400, stream="orders")
+
+
+def throttled() -> RequestError:
+    """Return a failure that passes."""
+    return RequestError("made by a test", code="LimitExceededException", status=400)
+
+
+@dataclass
+class Part:
+    """One shard of the stream."""
+
+    parents: tuple[str, ...] = ()
+    records: list[int] = field(default_factory=list)
+    closed: bool = False
+    fails: Callable[[], Exception] | None = None
+    """Makes the answer to every read, while it is set."""
+
+
+class Stream:
+    """A stream in memory, as a transport."""
+
+    def __init__(self, clock: ManualClock, **parts: Part) -> None:
+        self.clock = clock
+        self.parts = dict(parts)
+        self.hidden: set[str] = set()
+        """Shards that are not listed (any more)."""
+        self.listing_fails: Callable[[], Exception] | None = None
+        self.listing_hangs = False
+        self.listing_turns = 1
+        """Turns of the loop that each listing takes."""
+        self.listings = 0
+        self.opened: list[tuple[str, KinesisPosition, bool]] = []
+        self.reads: Counter[str] = Counter()
+        self.asking = self.most_asking = 0
+        """GetShardIterator calls that are on their way, and the most there ever were."""
+
+    async def list_shards(self, stream: StreamRef) -> ShardListing:
+        """List what is not hidden."""
+        self.listings += 1
+        for _ in range(self.listing_turns):
+            await asyncio.sleep(0)
+        if self.listing_hangs:
+            await asyncio.Event().wait()
+        if self.listing_fails is not None:
+            raise self.listing_fails()
+        listed = [
+            ShardInfo(name, part.parents)
+            for name, part in self.parts.items()
+            if name not in self.hidden
+        ]
+        return ShardListing(tuple(listed), self.clock.time())
+
+    async def get_shard_iterator(
+        self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
+    ) -> str:
+        """Return shard and index. A timestamp means everything: no record has a time here."""
+        self.opened.append((shard_id, position, after))
+        self.asking += 1
+        self.most_asking = max(self.most_asking, self.asking)
+        try:
+            for _ in range(3):
+                await asyncio.sleep(0)
+        finally:
+            self.asking -= 1
+        part = self.parts[shard_id]
+        if part.fails is not None:
+            raise part.fails()
+        if position.kind == "latest":
+            return f"{shard_id}:{len(part.records)}"
+        if position.kind == "sequence":
+            number = int(position.sequence_number or "") + after
+            return f"{shard_id}:{len([each for each in part.records if each < number])}"
+        return f"{shard_id}:0"
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: str, iterator: str, limit: int
+    ) -> bytes:
+        """Return up to three records."""
+        self.reads[shard_id] += 1
+        await asyncio.sleep(0)
+        part, first = self.parts[shard_id], int(iterator.rpartition(":")[2])
+        if part.fails is not None:
+            raise part.fails()
+        found = part.records[first : first + 3]
+        stop = first + len(found)
+        over = part.closed and stop == len(part.records)
+        answer = {
+            "Records": [record(number) for number in found],
+            "NextShardIterator": None if over else f"{shard_id}:{stop}",
+            "MillisBehindLatest": len(part.records) - stop,
+        }
+        return json.dumps(answer).encode()
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class Store(MemoryLeaseStore):
+    """A store that notes the checkpoints it was given, and fails on demand."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.written: list[tuple[str, str]] = []
+        """(shard, checkpoint) of each checkpoint write."""
+        self.fails: Counter[str] = Counter()
+        """How many of the next calls of a method raise."""
+        self.turns = 0
+        """Turns of the loop that each release takes."""
+        self.leases_hang = False
+
+    def _maybe_fail(self, method: str) -> None:
+        if self.fails[method]:
+            self.fails[method] -= 1
+            raise ConnectionError(f"{method}: made by a test")
+
+    async def checkpoint(
+        self,
+        held: LeaseState,
+        checkpoint: str | None,
+        *,
+        number: int,
+        resume_from: KinesisPosition | None = None,
+    ) -> None:
+        """Note it, then store it."""
+        self._maybe_fail("checkpoint")
+        await super().checkpoint(held, checkpoint, number=number, resume_from=resume_from)
+        if checkpoint is not None:
+            self.written.append((held.key.shard_id, checkpoint))
+
+    async def release(
+        self,
+        held: LeaseState,
+        *,
+        checkpoint: str | None = None,
+        number: int = 0,
+        resume_from: KinesisPosition | None = None,
+    ) -> None:
+        """Take its turns, then release."""
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        self._maybe_fail("release")
+        await super().release(held, checkpoint=checkpoint, number=number, resume_from=resume_from)
+
+    async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
+        """List the rows, or hang."""
+        if self.leases_hang:
+            await asyncio.Event().wait()
+        return await super().leases(stream, group)
+
+    async def of(self, shard_id: str) -> LeaseState | None:
+        """Return the row of a shard."""
+        return await self.read(LeaseKey("orders", shard_id))
+
+    async def checkpoint_of(self, shard_id: str) -> str | None:
+        """Return what is stored."""
+        row = await self.of(shard_id)
+        return None if row is None else row.checkpoint
+
+
+class Instance:
+    """A service without handlers: what comes out of the channel is open until the test acks it."""
+
+    def __init__(
+        self, stream: Stream, store: Store, start_at: KinesisPosition | None = HORIZON
+    ) -> None:
+        self.clock = stream.clock
+        self.failures: list[BaseException] = []
+        self.supervisor = Supervisor(self.failures.append)
+        self.connection = Connection(store, None, stream.clock)
+        transport: Any = stream
+        self.connection.attach(transport)
+        self.channel = Channel()
+        self.coordinator = Coordinator(
+            KinesisStream("orders"),
+            None,
+            start_at,
+            self.connection,
+            self.channel,
+            Copies(RetryPolicy(), StreamRef("orders"), self.connection),
+            self.supervisor,
+            1000,
+        )
+        self.open: dict[tuple[str, int], tuple[HeldShard, int]] = {}
+        """Deliveries that were started, by shard and number: shard and place."""
+        self.received: list[tuple[str, int]] = []
+        self.acking = False
+        self.holding = False
+        self.worker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open, as the service does."""
+        self.worker = self.supervisor.spawn("worker", self._work())
+        await self.coordinator.open(INFO)
+
+    async def _work(self) -> None:
+        while (run := await self.channel.take(0)) is not None:
+            shard: Any = run.shard
+            for index in run.indices:
+                self.channel.release()
+                if shard.generation != run.generation:
+                    continue
+                number = int(run.page.sequence_number(index))
+                self.received.append((shard.shard_id, number))
+                self.open[shard.shard_id, number] = (shard, run.base + index)
+                if self.acking:
+                    self.ack(shard.shard_id, number)
+                if self.holding:
+                    shard.hold(run.base + index)
+
+    def ack(self, shard_id: str, *numbers: int) -> None:
+        """Settle records that were received."""
+        for number in numbers:
+            shard, place = self.open[shard_id, number]
+            shard.ack(place)
+
+    def numbers(self, shard_id: str) -> list[int]:
+        """Return what came of a shard."""
+        return [number for shard, number in self.received if shard == shard_id]
+
+    async def stop(self) -> None:
+        """Stop as the service does."""
+        await self.coordinator.stop_reading()
+        await self.coordinator.release()
+        await self.supervisor.close()
+
+    async def kill(self) -> None:
+        """End without a word to the store, as a process that is killed."""
+        await self.supervisor.close()
+
+
+class World:
+    """A stream, a store, and the instances that a test starts."""
+
+    def __init__(self, **parts: Part) -> None:
+        self.clock = ManualClock()
+        self.stream = Stream(self.clock, **parts)
+        self.store = Store(self.clock)
+        self.instances: list[Instance] = []
+
+    async def start(
+        self, start_at: KinesisPosition | None = HORIZON, *, acking: bool = False
+    ) -> Instance:
+        """Start another instance."""
+        instance = Instance(self.stream, self.store, start_at)
+        instance.acking = acking
+        self.instances.append(instance)
+        opening = asyncio.create_task(instance.start())
+        await self.clock.advance(0)
+        if not opening.done():
+            await self.clock.advance(1)
+        await asyncio.wait_for(opening, 5)
+        return instance
+
+    async def end(self) -> None:
+        """End whatever still runs; a task that died is the test's failure."""
+        for instance in self.instances:
+            await instance.supervisor.close()
+        for instance in self.instances:
+            assert instance.failures == []
+            assert instance.supervisor.running == []
+
+
+@contextlib.asynccontextmanager
+async def world(**parts: Part) -> AsyncIterator[World]:
+    """Give a stream with these shards."""
+    made = World(**parts)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+def split_of(parent: str, *records: int) -> Part:
+    """Return a child of one parent."""
+    return Part((parent,), list(records))
