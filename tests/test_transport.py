@@ -1,21 +1,14 @@
-"""The calls on real sockets: what their failures mean, by code, and one client for each loop."""
+"""The calls on real sockets: what they ask, and what their failures mean, by code."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
-import aiobotocore.session
 import pytest
-from botocore.exceptions import BotoCoreError
 
 from ruststream_kinesis import KinesisPosition
-from ruststream_kinesis._core import Page
 from ruststream_kinesis.aws import AwsSettings, AwsTransport
-from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import (
     AccessDenied,
     ConfigurationError,
@@ -33,8 +26,6 @@ from tests.support.scripted import (
     ScriptedKinesis,
     drop_connection,
     error,
-    hang_after_headers,
-    held,
     html,
     ok,
     page,
@@ -42,50 +33,15 @@ from tests.support.scripted import (
     record,
     truncated,
 )
-
-SHARD = "shardId-000000000000"
-STREAM = StreamRef("orders")
-HORIZON = KinesisPosition.horizon()
-# The parsed service model is the slow part of a new client; a session keeps it, and has no loop.
-_SESSION = aiobotocore.session.AioSession()
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ScriptedKinesis]:
-    async with ScriptedKinesis() as scripted:
-        yield scripted
-
-
-@contextlib.asynccontextmanager
-async def connected(
-    server: ScriptedKinesis, *, deadline: float = 10.0, **settings: Any
-) -> AsyncIterator[AwsTransport]:
-    """Open a transport to a scripted server."""
-    known = {
-        "endpoint_url": server.url,
-        "test_credentials": True,
-        "region": "us-east-1",
-        "session": _SESSION,
-    }
-    transport = AwsTransport(AwsSettings(**{**known, **settings}), SystemClock(), deadline=deadline)
-    await transport.open()
-    try:
-        yield transport
-    finally:
-        await transport.close()
-
-
-@pytest.fixture
-async def transport(server: ScriptedKinesis) -> AsyncIterator[AwsTransport]:
-    async with connected(server) as opened:
-        yield opened
-
-
-async def read(transport: AwsTransport, limit: int = 10) -> Page:
-    """Read one page from the horizon."""
-    iterator = await transport.get_shard_iterator(STREAM, SHARD, HORIZON)
-    return Page.parse(await transport.get_records(STREAM, SHARD, iterator, limit))
-
+from tests.support.transports import (
+    HORIZON,
+    SHARD,
+    STREAM,
+    connected,
+    open_transport,  # noqa: F401 - a fixture
+    read,
+    scripted_server,  # noqa: F401 - a fixture
+)
 
 # -- what a failure means --------------------------------------------------------------------------
 
@@ -384,146 +340,6 @@ async def test_both_parents_of_a_merge_are_told(server: ScriptedKinesis, transpo
     server.on("ListShards", ok(Shards=[shard]))
     (info,) = (await transport.list_shards(STREAM)).shards
     assert info.parents == ("A", "B")
-
-
-# -- deadlines -------------------------------------------------------------------------------------
-
-
-async def test_case_r7_an_answer_that_never_ends_is_cut_off_and_other_calls_go_on(
-    server: ScriptedKinesis,
-):
-    async with connected(server, deadline=0.3) as transport:
-        hang = hang_after_headers()
-        server.on("GetRecords", hang)
-        reading = asyncio.create_task(read(transport))
-        await hang.reached.wait()
-        await transport.put_record(STREAM, b"x", "k")
-        with pytest.raises(RequestError, match=r"no whole answer within 0\.3 s") as caught:
-            await reading
-        assert caught.value.code == "Timeout"
-        assert judge(caught.value) is Failure.PASSING
-
-
-async def test_a_cancelled_call_stays_cancelled_and_is_no_failure(
-    server: ScriptedKinesis, transport: AwsTransport
-):
-    hold = held()
-    server.on("GetRecords", hold)
-    reading = asyncio.create_task(read(transport))
-    await hold.reached.wait()
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-
-
-# -- clients and loops -----------------------------------------------------------------------------
-
-
-class CountingSession(aiobotocore.session.AioSession):
-    """Counts the clients made; the first ones fail, when they are told to go on."""
-
-    def __init__(self, failures: int = 0) -> None:
-        super().__init__()
-        self.clients = 0
-        self.failures = failures
-        self.asked = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def _create_client(self, *args: Any, **more: Any) -> Any:
-        self.asked.set()
-        if self.failures:
-            self.failures -= 1
-            await self.go_on.wait()
-            raise BotoCoreError
-        self.clients += 1
-        make: Any = super()._create_client  # type: ignore[misc]  # the stubs know no private name
-        return await make(*args, **more)
-
-
-async def test_case_r8_a_dropped_connection_does_not_cost_the_client(server: ScriptedKinesis):
-    session = CountingSession()
-    async with connected(server, session=session) as transport:
-        server.on("GetRecords", [drop_connection(), drop_connection()])
-        for _ in range(2):
-            with pytest.raises(RequestError):
-                await read(transport)
-        await read(transport)
-    assert session.clients == 1
-
-
-async def test_calls_that_come_together_share_one_client(server: ScriptedKinesis):
-    session = CountingSession()
-    async with connected(server, session=session) as transport:
-        await asyncio.gather(*(transport.list_shards(STREAM) for _ in range(20)))
-    assert session.clients == 1
-
-
-def in_own_loop(work: Any) -> Any:
-    """Run a coroutine in a thread with a loop of its own."""
-    result: list[Any] = []
-
-    def target() -> None:
-        try:
-            result.append(asyncio.run(work()))
-        except BaseException as failed:  # noqa: BLE001 - handed to the test
-            result.append(failed)
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    return thread, result
-
-
-async def test_another_loop_has_a_client_of_its_own_that_the_stop_closes(
-    server: ScriptedKinesis, transport: AwsTransport
-):
-    done = threading.Event()
-    put: list[Any] = []
-
-    async def work() -> None:
-        put.extend([await transport.put_record(STREAM, b"x", "k") for _ in range(3)])
-        # Beside the loop, which has to run for the close.
-        await asyncio.to_thread(done.wait)
-        with pytest.raises(NotConnected):
-            await transport.put_record(STREAM, b"x", "k")
-
-    thread, result = in_own_loop(work)
-    await server.seen("PutRecord", 3)
-    assert len(transport._clients) == 2
-    await transport.close()
-    done.set()
-    await asyncio.to_thread(thread.join)
-    assert result == [None]
-    assert len(put) == 3
-
-
-async def test_a_client_that_could_not_be_made_is_tried_again_even_if_nobody_waited_for_it(
-    server: ScriptedKinesis,
-):
-    session = CountingSession(failures=1)
-    transport = AwsTransport(
-        AwsSettings("us-east-1", server.url, session, test_credentials=True), SystemClock()
-    )
-    opening = asyncio.create_task(transport.open())
-    await session.asked.wait()
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    (making,) = transport._clients.values()
-    session.go_on.set()
-    await asyncio.wait({making})
-    await transport.list_shards(STREAM)
-    assert session.clients == 1
-    await transport.close()
-
-
-async def test_after_the_close_every_call_says_so_and_closing_again_does_nothing(
-    server: ScriptedKinesis,
-):
-    async with connected(server) as transport:
-        pass
-    with pytest.raises(NotConnected):
-        await transport.list_shards(STREAM)
-    await transport.close()
 
 
 # -- patience --------------------------------------------------------------------------------------
