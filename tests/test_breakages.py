@@ -17,16 +17,21 @@ from ruststream_kinesis import (
     KinesisStream,
     LeaseState,
     MemoryLeaseStore,
+    Outcome,
     RustStream,
+    Seeker,
+    ack,
     aws,
+    copies,
     drop,
     retry,
+    retry_after,
 )
 from ruststream_kinesis.aws import AwsSettings, AwsTransport
 from ruststream_kinesis.clock import SystemClock
-from ruststream_kinesis.errors import ConfigurationError, HandlerFailed
+from ruststream_kinesis.errors import ConfigurationError, HandlerFailed, KinesisError
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.testing import ManualClock, TestApp
+from ruststream_kinesis.testing import ManualClock, TestApp, Undecided
 from tests.support.scripted import ScriptedKinesis, hang_after_headers, held
 from tests.support.world import World
 
@@ -201,3 +206,82 @@ async def test_leases_are_renewed_while_a_shard_is_slow_to_open():
         running.cancel()
         await asyncio.wait([running])
         slow.release()
+
+
+@pytest.mark.parametrize("outcome", ["reply to itself", "retry at once", "seek"])
+async def test_a_handler_that_never_comes_to_an_end_ends_the_test(outcome: str):
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders", publish="orders")
+    async def handle(number: int, seeker: Seeker) -> int | Outcome:
+        if outcome == "seek":
+            await seeker.seek(KinesisPosition.horizon())
+            return ack()
+        return number if outcome == "reply to itself" else retry_after(0)
+
+    with pytest.raises(Undecided):
+        async with TestApp(app, timeout=0.2) as test:
+            await test.publish(1, "orders")
+
+
+async def test_a_startup_hook_that_never_ends_ends_the_test():
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.on_startup
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(KinesisError, match="startup hook"):
+        async with TestApp(app, timeout=0.1):
+            raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("kind", [map, set])
+async def test_a_batch_whose_result_is_no_list_is_the_handlers_error(kind: Any):
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders", batch=1)
+    async def handle(numbers: list[int]):
+        return map(lambda _: retry(), numbers) if kind is map else kind([retry()])  # noqa: C417
+
+    async with TestApp(app) as test:
+        await test.publish(1, "orders")
+        (call,) = test.subscriber("orders").calls
+        assert not call.settled
+
+
+async def test_a_tuple_of_outcomes_is_as_good_as_a_list():
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders", batch=1)
+    async def handle(numbers: list[int]):
+        return tuple(retry() for _ in numbers)
+
+    async with TestApp(app) as test:
+        await test.publish(1, "orders")
+        (call,) = test.subscriber("orders").calls
+        assert call.held
+
+
+async def test_what_came_early_waits_for_room_and_is_not_put_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(copies, "MAX_WAITING", 2)
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders")
+    async def handle(number: int, message: KinesisMessage[int]) -> Outcome:
+        return retry_after(60) if message.attempt == 1 else ack()
+
+    async with TestApp(app) as test:
+        for number in range(4):
+            put = asyncio.ensure_future(test.publish(number, "orders"))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            put.cancel()
+        await test.clock.advance(30)
+        # Four, and the two that had no room once more: not twice, however often they look.
+        assert len(test.published("orders")) <= 6
+        await test.advance(120)
+        done = {call.value for call in test.subscriber("orders").calls if call.attempt == 2}
+        assert done == {0, 1, 2, 3}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ruststream_kinesis._core import Batcher
@@ -156,6 +156,8 @@ class BatchDispatcher:
         self._running.append(parts)
         try:
             result = await self._caller.call(values, messages)
+            if isinstance(result, tuple):
+                result = list(result)
             self._check(result, len(values))
         except (asyncio.CancelledError, Exception) as error:
             if cancelled_by_us(error):
@@ -233,6 +235,14 @@ class BatchDispatcher:
         """An error of the handler, like one it raised: nothing of it can be believed."""
         if (error := not_called(result, self._handler.name)) is not None:
             raise error
+        unordered = isinstance(result, set | frozenset) and any(
+            isinstance(each, Outcome) for each in result
+        )
+        if unordered or isinstance(result, Iterator):
+            raise HandlerError(
+                f"handler {self._handler.name} returned a {type(result).__name__}: return one "
+                "outcome, or a list with one for each element"
+            )
         if isinstance(result, list) and len(result) > count:
             raise HandlerError(
                 f"handler {self._handler.name} returned {len(result)} outcomes for a batch of "

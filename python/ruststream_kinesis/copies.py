@@ -15,7 +15,7 @@ import heapq
 import itertools
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from ruststream_kinesis.channel import DeliveryShard
@@ -35,6 +35,8 @@ logger = logging.getLogger("ruststream_kinesis")
 MAX_WAITING = 100_000
 # Copies that come due together, or go out at a stop, are published so many at once.
 _AT_ONCE = 32
+# How often a delivery that waits for room looks again; a stop waits at most as long for it.
+_ROOM_INTERVAL = 0.5
 
 _Waiting = tuple[float, int, Copy]
 """When it is due (monotonic), a number that breaks ties, the copy."""
@@ -65,6 +67,8 @@ class Copies:
         self._heap: list[_Waiting] = []
         self._numbers = itertools.count()
         self._early: deque[Copy] = deque()
+        self._of: Counter[DeliveryShard] = Counter()
+        """How many wait of each shard: most have none, and must not cost a look at all others."""
         self._changed = asyncio.Event()
         self._finishing = False
 
@@ -146,9 +150,26 @@ class Copies:
         else:
             self._keep(copy, delay)
 
+    async def wait_out(self, copy: Copy) -> None:
+        """Keeps a delivery that came early; without room its worker waits, and so does reading.
+
+        It is not put into the stream once more for want of room: it would come again at once, and
+        so on until it is due.
+        """
+        shard = copy.shard
+        while self.waiting >= MAX_WAITING and not shard.ended:
+            if copy.is_void() or shard.ceiling < copy.place:
+                return  # left open: it is read again
+            if math.isfinite(shard.ceiling):
+                return  # the service stops
+            await self._clock.sleep(_ROOM_INTERVAL)
+        if not copy.is_void():
+            await self.later(copy, copy.due - self._clock.time())
+
     def _keep(self, copy: Copy, delay: float) -> None:
         entry = (self._clock.monotonic() + delay, next(self._numbers), copy)
         heapq.heappush(self._heap, entry)
+        self._of[copy.shard] += 1
         if self._heap[0] is entry:
             self._changed.set()
         if self.policy.deferred == "settle":
@@ -178,11 +199,21 @@ class Copies:
                     gate.release()
                     continue
                 early = bool(self._early)
-                copy = self._early.popleft() if early else heapq.heappop(self._heap)[2]
+                copy = self._early.popleft() if early else self._pop()
                 task = group.create_task(
                     self.publish(copy, early=early), name=f"copy[{copy.shard.stream}]"
                 )
                 task.add_done_callback(lambda _: gate.release())
+
+    def _pop(self) -> Copy:
+        copy = heapq.heappop(self._heap)[2]
+        self._leaves(copy)
+        return copy
+
+    def _leaves(self, copy: Copy) -> None:
+        self._of[copy.shard] -= 1
+        if not self._of[copy.shard]:
+            del self._of[copy.shard]
 
     def _rest(self) -> float:
         """Seconds until there is something to publish."""
@@ -206,13 +237,20 @@ class Copies:
         def void(copy: Copy) -> bool:
             return copy.shard is shard and copy.is_void()
 
-        self._take(void)
+        if self._of[shard]:
+            self._sweep()
         if any(map(void, self._early)):
             self._early = deque(copy for copy in self._early if not void(copy))
+
+    def _sweep(self) -> None:
+        """Drops all that is void, of whatever shard: a rewind of many shards is one look."""
+        self._take(Copy.is_void)
 
     def _take(self, chosen: Callable[[Copy], bool]) -> list[Copy]:
         taken = [entry[2] for entry in self._heap if chosen(entry[2])]
         if taken:
+            for copy in taken:
+                self._leaves(copy)
             self._heap = [entry for entry in self._heap if not chosen(entry[2])]
             heapq.heapify(self._heap)
         return taken

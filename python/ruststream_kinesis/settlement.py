@@ -305,7 +305,7 @@ class Settlement:
 
     async def wait_out(self, copy: Copy) -> None:
         """Keeps a delivery that came early until it is due."""
-        await self._copies.later(copy, copy.due - self._clock.time())
+        await self._copies.wait_out(copy)
 
 
 def not_called(result: Any, handler: str) -> HandlerError | None:

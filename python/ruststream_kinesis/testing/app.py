@@ -131,11 +131,21 @@ class TestApp:
         )
         self._running.add_done_callback(self._ended)
         try:
-            await asyncio.wait({self._running, opened}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {self._running, opened},
+                timeout=self._timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            late = not opened.done() and not self._running.done()
         finally:
             # Whether it failed, was stopped, or we are cancelled: nothing is left running.
             failure = None if opened.done() else await self._stop()
         if not opened.done():
+            if late:
+                raise KinesisError(
+                    f"the application did not start within {self._timeout:g} s: a startup hook, or "
+                    "what it waits for, does not end"
+                ) from failure
             raise failure or KinesisError("the application stopped before it was open")
         self._place.opened()
         return self

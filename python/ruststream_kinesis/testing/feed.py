@@ -203,6 +203,8 @@ class LogSource:
         if self._task is None or self._stopping:
             state = "is not open yet" if self._task is None else "is stopping"
             raise NotConnected(f"the subscription {state}", stream=self._stream)
+        # A handler that always seeks never suspends here: timers must run.
+        await asyncio.sleep(0)
         shard = self._shard
         if position.shard_id not in (None, SHARD_ID):
             raise KinesisError(
