@@ -210,19 +210,33 @@ async def test_handlers_that_take_longer_than_the_stop_leave_no_trace(kinesis: S
 
 
 async def test_a_reply_whose_stream_is_away_keeps_its_record_open(kinesis: Server, aws: Aws):
-    name = await aws.create_stream()
-    await fill(aws, name, [1, 2])
+    name, replies = await aws.create_stream(), await aws.create_stream()
     store = MemoryLeaseStore()
     app = application(kinesis.url, store)
 
-    @app.subscriber(quickly(name), start_at=HORIZON, publish=aws.unique("missing"))
+    @app.subscriber(quickly(name), start_at=HORIZON, publish=replies)
     async def handle(value: int) -> int | None:
         return value if value == 1 else None
 
     async with running(app) as it:
+        # It was there at the start, where a stream that is missing would have ended the service.
+        await aws.delete_stream(replies)
+        await fill(aws, name, [1, 2])
         await it.until(lambda: app.counters[name].held == 1)
         await it.until(lambda: app.counters[name].handled == 2)
     assert list((await checkpoints(store, name)).values()) == [None]
+
+
+async def test_a_reply_stream_that_is_missing_at_the_start_is_named(kinesis: Server, aws: Aws):
+    name, missing = await aws.create_stream(), aws.unique("missing")
+    app = application(kinesis.url)
+
+    @app.subscriber(quickly(name), publish=missing)
+    async def handle(value: int) -> int | None:
+        return value
+
+    with pytest.raises(StreamNotFound, match=f"for the replies .* does not exist: {missing}"):
+        await app.run(signals=False)
 
 
 async def test_a_publish_is_tried_again_through_faults_of_a_real_server(kinesis: Server, aws: Aws):

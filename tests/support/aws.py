@@ -56,6 +56,18 @@ class Aws:
         await self.active(name)
         return name
 
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream, and wait until it is gone."""
+        await self.client.delete_stream(StreamName=name)
+        self.created.remove(name)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                # No pause, as in `active`.
+                try:
+                    await self.client.describe_stream_summary(StreamName=name)
+                except self.client.exceptions.ResourceNotFoundException:
+                    return
+
     async def active(self, name: str) -> None:
         """Wait until the stream is ACTIVE: after creating it, a split or a merge."""
         async with asyncio.timeout(PATIENCE):
