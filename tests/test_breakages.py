@@ -285,3 +285,32 @@ async def test_what_came_early_waits_for_room_and_is_not_put_again(
         await test.advance(120)
         done = {call.value for call in test.subscriber("orders").calls if call.attempt == 2}
         assert done == {0, 1, 2, 3}
+
+
+async def test_a_stop_does_not_wait_for_room_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(copies, "MAX_WAITING", 1)
+    app = RustStream(KinesisBroker(), title="orders", version="1")
+
+    @app.subscriber("orders")
+    async def handle(number: int) -> Outcome:
+        return retry_after(60)
+
+    async with TestApp(app) as test:
+        put = [asyncio.ensure_future(test.publish(number, "orders")) for number in range(2)]
+        for _ in range(200):
+            await asyncio.sleep(0)
+        # One waits; the other came early, found no room, and its worker waits for it.
+        assert app.state().subscriptions[0].waiting_copies == 1
+        assert app.state().subscriptions[0].shards[0].open == 2
+        leaving = asyncio.ensure_future(test.__aexit__(None, None, None))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        await test.clock.advance(1.0)
+        async with asyncio.timeout(5):
+            await leaving
+        for each in put:
+            each.cancel()
+        early = [r for r in test.published("orders") if "x-ruststream-not-before" in r.headers]
+        assert {record.decode(int) for record in early} == {0, 1}

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition, LeaseKey, checkpoints
+from ruststream_kinesis import KinesisPosition, LeaseKey
 from ruststream_kinesis._core import Page
 from ruststream_kinesis.checkpoints import Checkpointer
-from ruststream_kinesis.leases import SHARD_END
+from ruststream_kinesis.leases import SHARD_END, deadline
+from ruststream_kinesis.leases.deadline import PunctualStore
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.testing import ManualClock
@@ -76,7 +77,7 @@ async def hold(
         clock=clock,
         moved=lambda _: checkpointer.moved(),
     )
-    checkpointer = Checkpointer(shard, store, clock, supervisor, over.append)
+    checkpointer = Checkpointer(shard, PunctualStore(store), clock, supervisor, over.append)
     return Held(shard, checkpointer, over, clock)
 
 
@@ -314,7 +315,7 @@ class TestStoresThatFail:
         monkeypatch: pytest.MonkeyPatch,
     ):
         # A deadline is real time: loops that stand still have no other.
-        monkeypatch.setattr(checkpoints, "_WRITE_DEADLINE", 0.01)
+        monkeypatch.setattr(deadline, "STORE_DEADLINE", 0.01)
         never = asyncio.Event()
 
         async def hang_once(write: Write) -> None:

@@ -166,6 +166,7 @@ class Channel:
                     turn.woken = asyncio.get_running_loop().create_future()
                 await turn.woken
         except BaseException:
+            # Cancelled while waiting: the next in the queue must not wait for us.
             self._leave(turn)
             raise
         self._leave(turn)

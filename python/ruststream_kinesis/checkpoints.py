@@ -25,9 +25,6 @@ logger = logging.getLogger("ruststream_kinesis")
 # A busy shard is written at most five times a second: that bounds both the cost of the store and
 # what a crash repeats.
 CHECKPOINT_INTERVAL = 0.2
-# A write that never returns would be the last of its shard. Given up, it may still arrive: its
-# number is lower than that of the next.
-_WRITE_DEADLINE = 10.0
 
 
 class Checkpointer:
@@ -140,13 +137,14 @@ class Checkpointer:
         # Until the answer is there, the row may say the one or the other.
         self._stored = None
         try:
-            async with asyncio.timeout(_WRITE_DEADLINE):
-                await self._store.checkpoint(
-                    shard.lease,
-                    mark.checkpoint,
-                    number=self.next_number(),
-                    resume_from=mark.resume_from,
-                )
+            # The connection's store gives it up in time. It may still arrive then, with a number
+            # lower than that of the next.
+            await self._store.checkpoint(
+                shard.lease,
+                mark.checkpoint,
+                number=self.next_number(),
+                resume_from=mark.resume_from,
+            )
         except LeaseLost as error:
             logger.warning("%s: its deliveries are void, another owner reads them again", error)
             shard.lose()

@@ -157,11 +157,13 @@ class Copies:
         so on until it is due.
         """
         shard = copy.shard
-        while self.waiting >= MAX_WAITING and not shard.ended:
-            if copy.is_void() or shard.ceiling < copy.place:
-                return  # left open: it is read again
-            if math.isfinite(shard.ceiling):
-                return  # the service stops
+        # A stop, or the end of the shard, waits for nobody: there it goes out early after all.
+        while (
+            self.waiting >= MAX_WAITING
+            and not shard.ended
+            and math.isinf(shard.ceiling)
+            and not copy.is_void()
+        ):
             await self._clock.sleep(_ROOM_INTERVAL)
         if not copy.is_void():
             await self.later(copy, copy.due - self._clock.time())
