@@ -172,12 +172,19 @@ class Store(MemoryLeaseStore):
         checkpoint: str | None = None,
         number: int = 0,
         resume_from: KinesisPosition | None = None,
+        successor: str | None = None,
     ) -> None:
         """Take its turns, then release."""
         for _ in range(self.turns):
             await asyncio.sleep(0)
         self._maybe_fail("release")
-        await super().release(held, checkpoint=checkpoint, number=number, resume_from=resume_from)
+        await super().release(
+            held,
+            checkpoint=checkpoint,
+            number=number,
+            resume_from=resume_from,
+            successor=successor,
+        )
 
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
         """List the rows, or hang."""

@@ -70,11 +70,18 @@ class SpyStore(MemoryLeaseStore):
         checkpoint: str | None = None,
         number: int = 0,
         resume_from: KinesisPosition | None = None,
+        successor: str | None = None,
     ) -> None:
         """Record and pass on."""
         write = Write("release", held.key.shard_id, checkpoint, number, resume_from)
         await self._ask(write)
-        await super().release(held, checkpoint=checkpoint, number=number, resume_from=resume_from)
+        await super().release(
+            held,
+            checkpoint=checkpoint,
+            number=number,
+            resume_from=resume_from,
+            successor=successor,
+        )
         self.done.append(write)
 
     async def steal(self, key: LeaseKey, clock: Clock, owner_id: str = "thief") -> LeaseState:

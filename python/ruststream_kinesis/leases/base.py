@@ -10,6 +10,8 @@ Invariants, for every store:
 * A rewind is stored beside the checkpoint, as `resume_from`. It is valid only until the next
   checkpoint is stored, whatever its value: also where an owner that knows nothing of rewinds
   writes one, so a store that such owners share keeps the checkpoint that it was stored beside.
+* Who is alive is judged by the store, in one way for leases and members: by how long it has seen no
+  renewal on its own monotonic clock. No wall clock of anybody decides anything.
 """
 
 from __future__ import annotations
@@ -19,10 +21,26 @@ from typing import Final, Protocol
 
 from ruststream_kinesis.position import KinesisPosition
 
-__all__ = ["SHARD_END", "LeaseKey", "LeaseState", "LeaseStore", "Opening"]
+__all__ = [
+    "SHARD_END",
+    "LeaseKey",
+    "LeaseState",
+    "LeaseStore",
+    "Member",
+    "Opening",
+    "Survey",
+    "member_of",
+    "subscription_name",
+    "token",
+]
 
 SHARD_END: Final = "SHARD_END"
 """The checkpoint of a shard that was read to its end; shared with the Rust sibling and KCL."""
+
+
+def subscription_name(stream: str, group: str | None) -> str:
+    """What an application's subscription is called in the store: `stream`, or `group/stream`."""
+    return stream if group is None else f"{group}/{stream}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +55,18 @@ class LeaseKey:
     @property
     def row(self) -> str:
         """The row key that is shared with the Rust sibling: `stream:shard`, `group/stream:shard`."""
-        name = f"{self.stream}:{self.shard_id}"
-        return name if self.group is None else f"{self.group}/{name}"
+        return f"{subscription_name(self.stream, self.group)}:{self.shard_id}"
+
+
+def token(member: str, unique: str) -> str:
+    """The token of an acquisition: who took it, and something that no other acquisition has."""
+    return f"{member}.{unique}" if member else unique
+
+
+def member_of(owner: str | None) -> str | None:
+    """The nonce of the member behind an `owner_id#token`; `None` for an owner of another kind."""
+    member, dot, _ = ("" if owner is None else owner.rpartition("#")[2]).rpartition(".")
+    return member if dot else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +75,24 @@ class LeaseState:
 
     key: LeaseKey
     owner: str | None
-    """`owner_id#token` of the present acquisition, `None` when the lease is free."""
+    """`owner_id#token` of the present acquisition, or of the last one where it ran out; `None`
+    where the lease was released."""
     counter: int
     """Grows by one with every write to the row."""
     checkpoint: str | None
     """Sequence number of the last record of the settled run, or `SHARD_END`."""
     resume_from: KinesisPosition | None = None
     """Where a rewind moved the shard, while nothing was settled since."""
+    free: bool = False
+    """Whether it may be taken: it was released, or its owner was not seen to renew it for the
+    lease's own period."""
+    successor: str | None = None
+    """Nonce of the member that a free lease was handed to."""
+
+    @property
+    def member(self) -> str | None:
+        """Nonce of the member that holds it; `None` where it is free, or held by no member."""
+        return None if self.free else member_of(self.owner)
 
     @property
     def finished(self) -> bool:
@@ -75,6 +114,28 @@ class Opening:
     """The stream's creation time, which tells a stream from a later one of the same name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One instance of a service, as the others see it."""
+
+    nonce: str
+    """Its name in this protocol, made anew by every process: two with one `owner_id` are two."""
+    owner_id: str
+    subscriptions: tuple[str, ...]
+    """What it reads, sorted: `stream`, or `group/stream`."""
+    max_shards: int | None = None
+    """Shards of each subscription that it takes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All that a store knows of a subscription, at one moment."""
+
+    leases: tuple[LeaseState, ...]
+    members: tuple[Member, ...]
+    """Who is alive and reads the same, by nonce."""
+
+
 class LeaseStore(Protocol):
     """Leases and checkpoints, keyed by stream and shard.
 
@@ -82,13 +143,16 @@ class LeaseStore(Protocol):
     caller tries again with back-off and assumes nothing.
     """
 
-    async def acquire(self, key: LeaseKey, owner_id: str, *, duration: float) -> LeaseState | None:
+    async def acquire(
+        self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
+    ) -> LeaseState | None:
         """Takes the shard when it is free or its lease ran out.
 
         Args:
             key: The shard.
-            owner_id: Who asks; the store appends a token of its own.
+            owner_id: Who asks; the store appends a token of its own (see `token`).
             duration: Seconds the lease lives without a renewal.
+            member: Nonce of the member that asks, where there are others.
 
         Returns:
             The state as it is now held, or `None` when another holds it.
@@ -132,10 +196,12 @@ class LeaseStore(Protocol):
         checkpoint: str | None = None,
         number: int = 0,
         resume_from: KinesisPosition | None = None,
+        successor: str | None = None,
     ) -> None:
         """Gives the shard up, with its final checkpoint or position in the same write.
 
-        Without either, what is stored stays as it is.
+        Without either, what is stored stays as it is. `successor` is the nonce of the member that
+        is to take it next.
 
         A lease that is lost already is left alone: there is nothing to give up.
         """
@@ -146,7 +212,35 @@ class LeaseStore(Protocol):
         ...
 
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
-        """All rows of a stream (and group)."""
+        """All rows of a stream (and group), as they are now."""
+        ...
+
+    async def survey(
+        self, stream: str, group: str | None = None, *, max_age: float = 0.0
+    ) -> Survey:
+        """Rows of a stream (and group), and who shares them.
+
+        Args:
+            stream: Plain name.
+            group: As in `LeaseKey`.
+            max_age: What the store read so many seconds ago will do, with what was written through
+                this store since; it lets all subscriptions of a process share one look.
+        """
+        ...
+
+    async def beat(self, member: Member, *, duration: float) -> None:
+        """Writes or renews a member's row; it counts as alive for `duration` seconds."""
+        ...
+
+    async def leave(self, nonce: str) -> None:
+        """Removes a member's row."""
+        ...
+
+    def renewer(self) -> LeaseStore | None:
+        """The store for a thread with an event loop of its own, which renews leases and members.
+
+        `None` where that is the main loop's work: the store is bound to it, or nobody else looks.
+        """
         ...
 
     async def delete(self, key: LeaseKey) -> None:

@@ -10,7 +10,14 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from ruststream_kinesis.leases.base import LeaseKey, LeaseState, LeaseStore, Opening
+from ruststream_kinesis.leases.base import (
+    LeaseKey,
+    LeaseState,
+    LeaseStore,
+    Member,
+    Opening,
+    Survey,
+)
 from ruststream_kinesis.position import KinesisPosition
 
 __all__ = ["STORE_DEADLINE", "PunctualStore"]
@@ -31,9 +38,12 @@ class PunctualStore:
     def __init__(self, store: LeaseStore) -> None:
         self.inner = store
 
-    async def acquire(self, key: LeaseKey, owner_id: str, *, duration: float) -> LeaseState | None:
+    async def acquire(
+        self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
+    ) -> LeaseState | None:
         """As the store's."""
-        return await _timely(self.inner.acquire(key, owner_id, duration=duration), "acquire", key)
+        work = self.inner.acquire(key, owner_id, duration=duration, member=member)
+        return await _timely(work, "acquire", key)
 
     async def renew(self, held: LeaseState) -> None:
         """As the store's."""
@@ -58,10 +68,15 @@ class PunctualStore:
         checkpoint: str | None = None,
         number: int = 0,
         resume_from: KinesisPosition | None = None,
+        successor: str | None = None,
     ) -> None:
         """As the store's."""
         work = self.inner.release(
-            held, checkpoint=checkpoint, number=number, resume_from=resume_from
+            held,
+            checkpoint=checkpoint,
+            number=number,
+            resume_from=resume_from,
+            successor=successor,
         )
         await _timely(work, "release", held.key)
 
@@ -72,6 +87,25 @@ class PunctualStore:
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
         """As the store's."""
         return await _timely(self.inner.leases(stream, group), "leases", stream)
+
+    async def survey(
+        self, stream: str, group: str | None = None, *, max_age: float = 0.0
+    ) -> Survey:
+        """As the store's."""
+        return await _timely(self.inner.survey(stream, group, max_age=max_age), "survey", stream)
+
+    async def beat(self, member: Member, *, duration: float) -> None:
+        """As the store's."""
+        await _timely(self.inner.beat(member, duration=duration), "beat", member.owner_id)
+
+    async def leave(self, nonce: str) -> None:
+        """As the store's."""
+        await _timely(self.inner.leave(nonce), "leave", nonce)
+
+    def renewer(self) -> LeaseStore | None:
+        """As the store's."""
+        inner = self.inner.renewer()
+        return None if inner is None else PunctualStore(inner)
 
     async def delete(self, key: LeaseKey) -> None:
         """As the store's."""

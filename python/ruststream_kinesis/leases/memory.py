@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.errors import LeaseLost
-from ruststream_kinesis.leases.base import LeaseKey, LeaseState, Opening
+from ruststream_kinesis.leases.base import (
+    LeaseKey,
+    LeaseState,
+    LeaseStore,
+    Member,
+    Opening,
+    Survey,
+    subscription_name,
+    token,
+)
 from ruststream_kinesis.position import KinesisPosition
 
 __all__ = ["MemoryLeaseStore"]
@@ -28,13 +37,28 @@ class _Row:
     duration: float = 0.0
     renewed: float = 0.0
     number: int = -1
+    successor: str | None = None
 
     def live(self, now: float) -> bool:
         """Whether somebody holds it, and renewed it in time."""
         return self.owner is not None and now - self.renewed < self.duration
 
-    def state(self) -> LeaseState:
-        return LeaseState(self.key, self.owner, self.counter, self.checkpoint, self.resume_from)
+    def state(self, now: float) -> LeaseState:
+        return LeaseState(
+            self.key,
+            self.owner,
+            self.counter,
+            self.checkpoint,
+            self.resume_from,
+            not self.live(now),
+            self.successor,
+        )
+
+
+@dataclass(slots=True)
+class _Beat:
+    member: Member
+    until: float
 
 
 class MemoryLeaseStore:
@@ -48,20 +72,23 @@ class MemoryLeaseStore:
         self._clock: Clock = clock or SystemClock()
         self._rows: dict[LeaseKey, _Row] = {}
         self._openings: dict[tuple[str, str | None], Opening] = {}
+        self._beats: dict[str, _Beat] = {}
         # Renewals may come from another thread than checkpoints.
         self._lock = threading.Lock()
 
-    async def acquire(self, key: LeaseKey, owner_id: str, *, duration: float) -> LeaseState | None:
+    async def acquire(
+        self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
+    ) -> LeaseState | None:
         """Takes a shard that is free, or whose lease ran out on this clock."""
         with self._lock:
             row = self._rows.setdefault(key, _Row(key))
             now = self._clock.monotonic()
             if row.live(now):
                 return None
-            row.owner = f"{owner_id}#{secrets.token_hex(8)}"
-            row.duration, row.renewed, row.number = duration, now, -1
+            row.owner = f"{owner_id}#{token(member, secrets.token_hex(8))}"
+            row.duration, row.renewed, row.number, row.successor = duration, now, -1, None
             row.counter += 1
-            return row.state()
+            return row.state(now)
 
     async def renew(self, held: LeaseState) -> None:
         """Prolongs the lease by its duration."""
@@ -91,6 +118,7 @@ class MemoryLeaseStore:
         checkpoint: str | None = None,
         number: int = 0,
         resume_from: KinesisPosition | None = None,
+        successor: str | None = None,
     ) -> None:
         """Frees the shard, with its final checkpoint or position."""
         with self._lock:
@@ -98,23 +126,54 @@ class MemoryLeaseStore:
             if row is None or row.owner != held.owner:
                 return
             self._store(row, checkpoint, resume_from, number)
-            row.owner = None
+            row.owner, row.successor = None, successor
             row.counter += 1
 
     async def read(self, key: LeaseKey) -> LeaseState | None:
         """The row as it is."""
         with self._lock:
             row = self._rows.get(key)
-            return None if row is None else row.state()
+            return None if row is None else row.state(self._clock.monotonic())
 
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
         """The rows of a stream."""
         with self._lock:
+            now = self._clock.monotonic()
             return [
-                row.state()
+                row.state(now)
                 for key, row in self._rows.items()
                 if key.stream == stream and key.group == group
             ]
+
+    async def survey(
+        self, stream: str, group: str | None = None, *, max_age: float = 0.0
+    ) -> Survey:  # noqa: ARG002 - it is always fresh
+        """The rows of a stream and the members that read it, as they are now."""
+        leases = await self.leases(stream, group)
+        name = subscription_name(stream, group)
+        with self._lock:
+            now = self._clock.monotonic()
+            self._beats = {nonce: beat for nonce, beat in self._beats.items() if now < beat.until}
+            members = [beat.member for beat in self._beats.values()]
+        readers = sorted(
+            (member for member in members if name in member.subscriptions),
+            key=lambda member: member.nonce,
+        )
+        return Survey(tuple(leases), tuple(readers))
+
+    async def beat(self, member: Member, *, duration: float) -> None:
+        """Keeps a member alive."""
+        with self._lock:
+            self._beats[member.nonce] = _Beat(member, self._clock.monotonic() + duration)
+
+    async def leave(self, nonce: str) -> None:
+        """Forgets a member."""
+        with self._lock:
+            self._beats.pop(nonce, None)
+
+    def renewer(self) -> LeaseStore | None:
+        """Nobody outside this process looks: the main loop may renew."""
+        return None
 
     async def delete(self, key: LeaseKey) -> None:
         """Removes a row that nobody holds."""
