@@ -353,7 +353,7 @@ class TestFailuresWhileRunning:
         class Odd(BaseException):
             pass
 
-        async def fail(self: Coordinator) -> None:
+        async def fail(self: Coordinator, look: float) -> None:  # noqa: ARG001 - as in the class
             raise Odd
 
         with pytest.raises(Odd):

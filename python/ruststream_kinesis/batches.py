@@ -139,9 +139,8 @@ class BatchDispatcher:
         ]
 
     def close(self, shards: Iterable[DeliveryShard]) -> None:
-        """Starts no delivery that is newer, in its shard, than the newest one already started."""
-        for shard in shards:
-            shard.ceiling = min(shard.ceiling, shard.started)
+        """Starts nothing that is newer than what was started, and ends the workers after it."""
+        self._channel.limit(shards)
         self._channel.close()
 
     async def _handle(self, batch: list[_Slice]) -> None:

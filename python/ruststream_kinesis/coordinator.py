@@ -8,6 +8,7 @@ Invariants:
   (`opening.py`), never at a later `LATEST`.
 * Only the loop and the stop let go of a shard; whatever ends one only says so (`_shard_over`). A
   release that fails or is cut off is made up for: the shard stays among the holdings until then.
+* What is taken, and what is handed over to whom, is the plan's decision (`sharing.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.forgetting import Forgetting
+from ruststream_kinesis.handover import drain
+from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Absences, Holding
-from ruststream_kinesis.leases.base import LeaseKey
+from ruststream_kinesis.leases.base import LeaseKey, subscription_name
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
+from ruststream_kinesis.sharing import Sharing
 from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
@@ -41,9 +45,10 @@ __all__ = ["Coordinator", "Holding"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
-# One round of the lease loop; three of them fit into a lease, so two may fail.
-PASS_INTERVAL = 3.0
-LEASE_DURATION = 10.0
+# One look at the store serves all passes of a process that are due in the same interval; a pass that
+# something woke wants to see what woke it.
+_SHARED_LOOK = 0.9 * PASS_INTERVAL
+_FRESH_LOOK = 0.1 * PASS_INTERVAL
 # Thousands of shards start in waves: so many leases are asked for, and so many iterators, at once.
 _WAVE = 32
 # Tries at the stop, over some six seconds, before the leases are left to run out.
@@ -90,6 +95,9 @@ class Coordinator:
         self._gate = asyncio.Semaphore(_WAVE)
         self._forgetting = Forgetting(stream.name, connection.store)
         self._absent = Absences(connection.clock)
+        self._sharing = Sharing(connection.clock)
+        self._heartbeat = connection.heartbeat
+        self._name = subscription_name(stream.name, group)
         self._first_pass = True
         self._wake = asyncio.Event()
         self._over: list[HeldShard] = []
@@ -112,9 +120,11 @@ class Coordinator:
         self._rewinds.rule = await OpeningRule.agree(
             self._store, info, self._group, service_time, self._start_at
         )
-        await self._pass()
+        # First of all: who looks from now on counts on us.
+        await self._heartbeat.join(self._name, self._supervisor)
+        await self._pass(0.0)
         if await self._rewinds.replay_parents(self._start_at):
-            await self._pass()
+            await self._pass(0.0)
         self._first_pass = False
         first = [holding.shard for holding in self.holdings.values()]
         name, spawn = self._stream.name, self._supervisor.spawn
@@ -140,10 +150,7 @@ class Coordinator:
         self._rewinds.stop()
         # The loop first: it must not start a reader behind our back.
         await self._supervisor.cancel(self._tasks)
-        if self.holdings:
-            # The handlers may take longer to finish than a lease lives.
-            name = f"renewal[{self._stream.name}]"
-            self._tasks = [self._supervisor.spawn(name, self._keep())]
+        await self._part()
         readers = [h.reader for h in self.holdings.values() if h.reader is not None]
         await self._supervisor.cancel(readers)
 
@@ -184,6 +191,13 @@ class Coordinator:
             for holding in self.holdings.values():
                 holding.released.set()
 
+    async def _part(self) -> None:
+        """The others plan without us from here on, and wait for our leases to become free."""
+        try:
+            await self._heartbeat.part(self._name)
+        except Exception as error:  # noqa: BLE001 - a store's failures are its own; the row runs out
+            logger.warning("cannot tell the other instances that this one stops: %r", error)
+
     async def _release_all(self) -> list[BaseException]:
         results = await asyncio.gather(
             *map(self._release, list(self.holdings.values())), return_exceptions=True
@@ -193,9 +207,10 @@ class Coordinator:
     async def _run(self) -> None:
         while True:
             await wait(self._clock, PASS_INTERVAL, self._wake)
+            look = _FRESH_LOOK if self._wake.is_set() else _SHARED_LOOK
             self._wake.clear()
             try:
-                await self._pass()
+                await self._pass(look)
             except Exception as error:  # noqa: BLE001 - the loop must outlive any store or service
                 count = self._log.due()
                 if count is not None:
@@ -206,17 +221,14 @@ class Coordinator:
                         error,
                     )
 
-    async def _keep(self) -> None:
-        """Prolongs the leases while nothing new is read or taken."""
-        while True:
-            await self._renew()
-            await self._clock.sleep(PASS_INTERVAL)
-
-    async def _pass(self) -> None:
-        await self._renew()
+    async def _pass(self, look: float) -> None:
+        now = self._clock.monotonic()
+        for holding in list(self.holdings.values()):
+            holding.tenure.expire(now)
         self._give_up_held()
         await self._end_over()
-        leases = await self._store.leases(self._stream.name, self._group)
+        survey = await self._store.survey(self._stream.name, self._group, max_age=look)
+        leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
         self._absent.keep(self._discovery.shards)
         gone = [row for row in leases if row.key.shard_id not in self.holdings]
@@ -227,11 +239,15 @@ class Coordinator:
             # One that is held may be on its way through a replay, with its row not written yet.
             if row.finished and (shard_id not in self.holdings or self.holdings[shard_id].finished)
         }
-        wanted = [
-            shard_id
-            for shard_id in startable(self._discovery.shards.values(), finished)
-            if shard_id not in self.holdings and not self._absent.has(shard_id)
-        ]
+        decision = self._sharing.decide(
+            self._heartbeat.member,
+            survey,
+            startable(self._discovery.shards.values(), finished),
+            self.holdings,
+        )
+        for shard_id, successor in decision.hand_over.items():
+            self._hand_over(self.holdings[shard_id], successor)
+        wanted = [shard_id for shard_id in decision.take if not self._absent.has(shard_id)]
         wave = asyncio.Semaphore(_WAVE)
 
         async def take(shard_id: str) -> None:
@@ -255,7 +271,10 @@ class Coordinator:
     async def _take(self, shard_id: str) -> None:
         key = LeaseKey(self._stream.name, shard_id, self._group)
         sent = self._clock.monotonic()
-        lease = await self._store.acquire(key, self._connection.owner_id, duration=LEASE_DURATION)
+        me = self._heartbeat.member
+        lease = await self._store.acquire(
+            key, me.owner_id, duration=LEASE_DURATION, member=me.nonce
+        )
         if lease is None:
             return
         if lease.finished:
@@ -284,7 +303,9 @@ class Coordinator:
             gate=self._gate,
             limit=self._limit,
         )
-        holding = self.holdings[shard_id] = Holding(shard, checkpointer, reader, sent, sent)
+        tenure = self._heartbeat.hold(lease, sent, lambda why: self._lost(shard, why))
+        shard.fence = tenure
+        holding = self.holdings[shard_id] = Holding(shard, checkpointer, reader, sent, tenure)
         if place.moved:
             shard.resume_from = place.position
             checkpointer.moved()
@@ -332,6 +353,7 @@ class Coordinator:
         self._conclude(holding)
         self._copies.discard(holding.shard)
         await holding.release(self._store)
+        self._heartbeat.drop(holding.tenure)
         self.holdings.pop(holding.shard.shard_id, None)
 
     def _conclude(self, holding: Holding) -> None:
@@ -349,7 +371,9 @@ class Coordinator:
         """After a rewind: nothing old is delivered, and a reader that came to its end reads again."""
         self._discard(holding.shard)
         # One that is about to be let go is read from there when it is taken again.
-        if holding.reader is not None and holding.reader.done() and holding.shard not in self._over:
+        if holding.reader is None or not holding.reader.done() or holding.successor is not None:
+            return
+        if holding.shard not in self._over:
             self._start(holding)
 
     def let_go(self, holding: Holding) -> None:
@@ -404,19 +428,29 @@ class Coordinator:
         if holding.finished:
             logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
 
-    async def _renew(self) -> None:
-        """Prolongs every lease; one that is lost, or ran out unrenewed, ends its shard."""
-
-        async def renew(holding: Holding) -> None:
-            if not holding.shard.lost:
-                why = await holding.renew(self._store, self._clock, LEASE_DURATION)
-                if why is not None:
-                    self._lost(holding, why)
-
-        await asyncio.gather(*map(renew, list(self.holdings.values())))
-
-    def _lost(self, holding: Holding, why: str) -> None:
+    def _hand_over(self, holding: Holding, successor: str) -> None:
+        """Begins to hand a shard over, unless its end began already."""
         shard = holding.shard
+        if holding.successor is not None or not holding.live or shard in self._over:
+            return
+        holding.successor = successor
+        name = f"hand-over[{shard.stream}/{shard.shard_id}]"
+        self._supervisor.spawn(name, self._handing_over(holding))
+
+    async def _handing_over(self, holding: Holding) -> None:
+        shard = holding.shard
+        logger.info(
+            "handing shard %s of stream %s over to another instance", shard.shard_id, shard.stream
+        )
+        if holding.reader is not None:
+            await self._supervisor.cancel([holding.reader])
+        await drain(holding, self._channel, self._copies, self._clock)
+        if holding.live:
+            self._shard_over(shard)
+
+    def _lost(self, shard: HeldShard, why: str) -> None:
+        if shard.lost:
+            return
         logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, shard.stream, why)
         shard.lose()
         self._shard_over(shard)
@@ -428,5 +462,7 @@ class Coordinator:
             # A reader that is done before the end stopped because the shard holds too many.
             if reader is None or not reader.done() or shard in self._over:
                 continue
+            if holding.successor is not None:
+                continue  # on its way already
             if shard.watermark.drained and not shard.finished and not shard.lost:
                 self._give_up(holding)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.errors import LeaseLost
+from ruststream_kinesis.heartbeat import Tenure
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
@@ -34,13 +34,15 @@ class Holding:
     reading: Reader
     taken: float
     """When the lease was asked for, on the monotonic clock."""
-    renewed: float
-    """When the last good renewal was sent."""
+    tenure: Tenure
+    """How long it is ours."""
     reader: asyncio.Task[None] | None = None
     """Runs `reading`."""
     concluded: bool = False
     """Its end began: its deliveries are void, `final` is what its release has to store."""
     final: Mark | None = None
+    successor: str | None = None
+    """Nonce of the member that it is handed over to."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -52,23 +54,6 @@ class Holding:
     def finished(self) -> bool:
         """Whether the shard ended here, everything settled."""
         return self.shard.finished or (self.final is not None and self.final[0] == SHARD_END)
-
-    async def renew(self, store: LeaseStore, clock: Clock, duration: float) -> str | None:
-        """Prolongs the lease.
-
-        Returns:
-            Why it is lost, where it is: to another owner, or because it ran out unrenewed.
-        """
-        sent = clock.monotonic()
-        try:
-            await store.renew(self.shard.lease)
-        except LeaseLost as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001 - a store's failures are its own
-            lived = clock.monotonic() - self.renewed
-            return f"it ran out unrenewed: {error!r}" if lived >= duration else None
-        self.renewed = sent
-        return None
 
     def conclude(self) -> None:
         """Settled places count until here; what is settled from now on is void."""
@@ -85,6 +70,7 @@ class Holding:
             checkpoint=checkpoint,
             number=self.checkpointer.next_number(),
             resume_from=resume_from,
+            successor=self.successor,
         )
         self.released.set()
 

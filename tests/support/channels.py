@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.channel import Channel, Run
+from ruststream_kinesis.channel import Channel, Fence, Run
 
 TURNS = 20
 """Loop turns after which everything that can happen without the test has happened."""
@@ -27,6 +27,7 @@ class FakeShard:
     stream: str = "orders"
     generation: int = 0
     ceiling: float = float("inf")
+    fence: Fence | None = None
     started: int = -1
     ended: bool = False
     lost: bool = False

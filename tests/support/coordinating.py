@@ -244,6 +244,9 @@ class Instance:
                 self.channel.release()
                 if shard.generation != run.generation:
                     continue
+                if run.base + index > shard.ceiling:
+                    continue
+                shard.started = max(shard.started, run.base + index)
                 number = int(run.page.sequence_number(index))
                 self.received.append((shard.shard_id, number))
                 self.open[shard.shard_id, number] = (shard, run.base + index)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ruststream_kinesis import MemoryLeaseStore
 from ruststream_kinesis._core import Page, decode_envelope
-from ruststream_kinesis.channel import DeliveryShard, Run
+from ruststream_kinesis.channel import DeliveryShard, Fence, Run
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
@@ -103,6 +103,7 @@ class Shard:
         self.shard_id = shard_id
         self.generation = 0
         self.ceiling: float = math.inf
+        self.fence: Fence | None = None
         self.started = -1
         self.ended = False
         self.lost = False

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ruststream_kinesis.backoff import MinuteLog
-from ruststream_kinesis.channel import CAPACITY, Channel
+from ruststream_kinesis.channel import CAPACITY, Channel, Fence
 from ruststream_kinesis.errors import KinesisError, NotConnected
 from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, OneRun, Watched
@@ -43,6 +43,7 @@ class LogShard:
         self.shard_id = SHARD_ID
         self.generation = 0
         self.ceiling: float = math.inf
+        self.fence: Fence | None = None
         self.started = -1
         self.ended = False
         self.lost = False
