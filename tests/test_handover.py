@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+from ruststream_kinesis import KinesisPosition
 from tests.support.coordinating import Instance, Part, World, world
 
 PASS = 3.0
@@ -156,9 +157,7 @@ async def test_a_rewind_while_a_shard_is_handed_over_goes_to_its_successor():
             if holding.successor is not None
         }
         assert len(leaving) == 1
-        it.stream.parts[leaving.copy().pop()].records.append(99)
-
-        from ruststream_kinesis import KinesisPosition
+        it.stream.parts[min(leaving)].records.append(99)
 
         seek = first.supervisor.spawn("seek", first.coordinator.seek(KinesisPosition.horizon()))
         await it.clock.advance(3 * PASS)

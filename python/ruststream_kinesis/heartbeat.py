@@ -133,6 +133,8 @@ class Heartbeat:
         if self._task is None or self._task.done():
             self._pulse = self._clock.monotonic()
             self._task = supervisor.spawn("heartbeat", self._host())
+            # The thread is there before anything of this loop can block it.
+            await asyncio.sleep(0)
         await self._store.beat(self._member, duration=MEMBER_DURATION)
 
     async def part(self, subscription: str) -> None:
