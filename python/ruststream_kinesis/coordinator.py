@@ -29,7 +29,7 @@ from ruststream_kinesis.leases.base import LeaseKey
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
-from ruststream_kinesis.rewind import Rewinds
+from ruststream_kinesis.rewind import Rewinds, Shards
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.state import ShardState
@@ -90,6 +90,7 @@ class Coordinator:
         self._gate = asyncio.Semaphore(_WAVE)
         self._forgetting = Forgetting(stream.name, connection.store)
         self._absent = Absences(connection.clock)
+        self._taking: set[str] = set()
         self._first_pass = True
         self._wake = asyncio.Event()
         self._over: list[HeldShard] = []
@@ -97,7 +98,13 @@ class Coordinator:
         self._take_log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._rewinds = Rewinds(
-            stream.name, group, connection, self.holdings, self._discovery, self, LEASE_DURATION
+            stream,
+            group,
+            connection,
+            Shards(self.holdings, self._taking, self._absent),
+            self._discovery,
+            self,
+            LEASE_DURATION,
         )
 
     async def open(self, info: StreamInfo) -> None:
@@ -232,11 +239,21 @@ class Coordinator:
             for shard_id in startable(self._discovery.shards.values(), finished)
             if shard_id not in self.holdings and not self._absent.has(shard_id)
         ]
+        if self._rewinds.moving and not self._first_pass:
+            return  # they are taken in a moment, where they are moved to
         wave = asyncio.Semaphore(_WAVE)
+        self._taking.update(wanted)
 
         async def take(shard_id: str) -> None:
-            async with wave:
-                await self._take(shard_id)
+            try:
+                async with wave:
+                    await self._take(shard_id)
+            except Exception:
+                self._absent.doubt(shard_id)
+                raise
+            finally:
+                self._taking.discard(shard_id)
+                self._rewinds.look_again()
 
         # One shard that cannot be taken holds up no other; it is asked for again next pass.
         for error in await asyncio.gather(*map(take, wanted), return_exceptions=True):
@@ -285,6 +302,7 @@ class Coordinator:
             limit=self._limit,
         )
         holding = self.holdings[shard_id] = Holding(shard, checkpointer, reader, sent, sent)
+        self._absent.left.discard(shard_id)
         if place.moved:
             shard.resume_from = place.position
             checkpointer.moved()
@@ -333,6 +351,9 @@ class Coordinator:
         self._copies.discard(holding.shard)
         await holding.release(self._store)
         self.holdings.pop(holding.shard.shard_id, None)
+        if not holding.finished:
+            self._absent.left.add(holding.shard.shard_id)
+        self._rewinds.look_again()
 
     def _conclude(self, holding: Holding) -> None:
         """Settled places count until here; what is settled from now on is void."""
@@ -418,7 +439,8 @@ class Coordinator:
     def _lost(self, holding: Holding, why: str) -> None:
         shard = holding.shard
         logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, shard.stream, why)
-        shard.lose()
+        # Not without its mark: where the row is ours still, an old rewind must not pass for the last.
+        self._conclude(holding)
         self._shard_over(shard)
 
     def _give_up_held(self) -> None:

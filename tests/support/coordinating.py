@@ -151,6 +151,11 @@ class Store(MemoryLeaseStore):
             self.fails[method] -= 1
             raise ConnectionError(f"{method}: made by a test")
 
+    async def acquire(self, key: LeaseKey, owner_id: str, *, duration: float) -> LeaseState | None:
+        """Acquire, or fail."""
+        self._maybe_fail("acquire")
+        return await super().acquire(key, owner_id, duration=duration)
+
     async def checkpoint(
         self,
         held: LeaseState,
