@@ -292,6 +292,7 @@ class Coordinator:
         logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
 
     def _start(self, holding: Holding) -> None:
+        holding.shard.unread = False
         name = f"reader[{self._stream.name}/{holding.shard.shard_id}]"
         holding.reader = self._supervisor.spawn(name, self._read(holding))
 
@@ -319,7 +320,9 @@ class Coordinator:
             if shard.ended:
                 # Its children are listed now, and must not wait for copies that do.
                 self._discovery.soon()
-            # It ended, or holds too much: either way it is let go of when nothing else is open.
+            # It ended, or holds too much: either way it is let go of when nothing else is open, so
+            # neither the copies that wait nor those to come may wait any longer.
+            shard.unread = True
             self._copies.flush(shard)
             self.wake()
 
