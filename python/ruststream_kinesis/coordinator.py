@@ -22,7 +22,7 @@ from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import KinesisError
+from ruststream_kinesis.errors import KinesisError, StreamNotFound, StreamRecreated
 from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.leases.base import LeaseKey
@@ -115,6 +115,7 @@ class Coordinator:
         Raises:
             StreamRecreated: The checkpoints belong to an earlier stream of this name.
         """
+        self._discovery.identity.opened(info)
         service_time = await patiently(self._discovery.look, self._clock)
         self._rewinds.rule = await OpeningRule.agree(
             self._store, info, self._group, service_time, self._start_at
@@ -239,6 +240,9 @@ class Coordinator:
             for shard_id in startable(self._discovery.shards.values(), finished)
             if shard_id not in self.holdings and not self._absent.has(shard_id)
         ]
+        if self._discovery.identity.doubted:
+            # Nothing of a stream that may be another one; the discovery finds out, and wakes us.
+            return
         if self._rewinds.moving and not self._first_pass:
             return  # they are taken in a moment, where they are moved to
         wave = asyncio.Semaphore(_WAVE)
@@ -300,6 +304,7 @@ class Coordinator:
             self._clock,
             gate=self._gate,
             limit=self._limit,
+            confirm=self._discovery.identity.confirm,
         )
         holding = self.holdings[shard_id] = Holding(shard, checkpointer, reader, sent, sent)
         self._absent.left.discard(shard_id)
@@ -310,6 +315,7 @@ class Coordinator:
         logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
 
     def _start(self, holding: Holding) -> None:
+        holding.shard.unread = False
         name = f"reader[{self._stream.name}/{holding.shard.shard_id}]"
         holding.reader = self._supervisor.spawn(name, self._read(holding))
 
@@ -318,7 +324,12 @@ class Coordinator:
         shard = holding.shard
         try:
             await holding.reading.run()
+        except StreamRecreated:
+            # Ends the service: nothing that is stored means anything in the new stream.
+            raise
         except KinesisError as error:
+            if isinstance(error, StreamNotFound):
+                self._discovery.doubt()
             logger.error(
                 "shard %s of stream %s is not read any more; other shards go on, this one is tried "
                 "again later: %s",
@@ -337,7 +348,9 @@ class Coordinator:
             if shard.ended:
                 # Its children are listed now, and must not wait for copies that do.
                 self._discovery.soon()
-            # It ended, or holds too much: either way it is let go of when nothing else is open.
+            # It ended, or holds too much: either way it is let go of when nothing else is open, so
+            # neither the copies that wait nor those to come may wait any longer.
+            shard.unread = True
             self._copies.flush(shard)
             self.wake()
 

@@ -28,7 +28,7 @@ class FakeShard:
     generation: int = 0
     ceiling: float = float("inf")
     started: int = -1
-    ended: bool = False
+    unread: bool = False
     lost: bool = False
     taken: list[int] = field(default_factory=list)
     """Places that came out for this shard, in order."""

@@ -45,7 +45,7 @@ class LogShard:
         self.generation = 0
         self.ceiling: float = math.inf
         self.started = -1
-        self.ended = False
+        self.unread = False
         self.lost = False
         self._watched = watched
         self._opened = watched.tracker.opened
