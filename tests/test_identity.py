@@ -15,7 +15,6 @@ from ruststream_kinesis.errors import (
     AccessDenied,
     KinesisError,
     RequestError,
-    StreamNotFound,
     StreamRecreated,
 )
 from ruststream_kinesis.identity import Identity
@@ -135,7 +134,7 @@ async def test_another_one_is_noticed_where_nothing_was_read_of_the_first(world:
 async def test_a_shard_that_is_gone_is_not_taken_again_before_it_is_known_to_be_the_same(
     world: World,
 ):
-    gone = StreamNotFound("gone", code="ResourceNotFoundException", status=400)
+    gone = refused("ResourceNotFoundException")
     with pytest.raises(StreamRecreated):
         async with reading(world, "latest") as it:
             make_anew(world)
@@ -154,7 +153,7 @@ async def test_a_listing_that_finds_no_stream_is_reason_enough_to_look(world: Wo
     with pytest.raises(StreamRecreated):
         async with reading(world) as it:
             world.created = ANEW
-            it.answers = {"list_shards": [StreamNotFound("gone", code="R", status=400)]}
+            it.answers = {"list_shards": [refused("ResourceNotFoundException")]}
             await it.pass_time(40)
             assert it.task.done()
 

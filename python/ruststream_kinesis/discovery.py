@@ -13,8 +13,8 @@ from collections.abc import Callable
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import StreamNotFound, StreamRecreated
-from ruststream_kinesis.identity import Identity
+from ruststream_kinesis.errors import StreamRecreated
+from ruststream_kinesis.identity import Identity, is_gone
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import ShardInfo
 
@@ -90,7 +90,7 @@ class Discovery:
             except StreamRecreated:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next listing may work
-                if isinstance(error, StreamNotFound):
+                if is_gone(error):
                     self.identity.doubt()
                 self._failed(error)
                 await clock.sleep(self._backoff.next())

@@ -17,9 +17,10 @@ from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import KinesisError, StreamNotFound, StreamRecreated
+from ruststream_kinesis.errors import KinesisError, StreamRecreated
 from ruststream_kinesis.handover import drain
 from ruststream_kinesis.holding import Absences, Holding
+from ruststream_kinesis.identity import is_gone
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.supervisor import Supervisor
 
@@ -87,7 +88,7 @@ class Holdings:
             # Ends the service: nothing that is stored means anything in the new stream.
             raise
         except KinesisError as error:
-            if isinstance(error, StreamNotFound):
+            if is_gone(error):
                 self._discovery.doubt()
             logger.error(
                 "shard %s of stream %s is not read any more; other shards go on, this one is tried "

@@ -11,14 +11,19 @@ import asyncio
 import logging
 
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import AccessDenied, KinesisError
+from ruststream_kinesis.errors import AccessDenied, KinesisError, RequestError
 from ruststream_kinesis.opening import check_created
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import StreamInfo
 
-__all__ = ["Identity"]
+__all__ = ["Identity", "is_gone"]
 
 logger = logging.getLogger("ruststream_kinesis")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether a failure says that a stream is not there; of a shard, it may mean that one alone."""
+    return isinstance(error, RequestError) and error.code == "ResourceNotFoundException"
 
 
 class Identity:

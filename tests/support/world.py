@@ -22,7 +22,7 @@ from ruststream_kinesis import (
     RustStream,
 )
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.errors import NotConnected, StreamNotFound
+from ruststream_kinesis.errors import NotConnected, RequestError, StreamNotFound
 from ruststream_kinesis.leases import LeaseKey, LeaseStore
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.stream import StreamRef
@@ -201,7 +201,9 @@ class FakeTransport:
         for hook in self.world.hooks:
             await hook(call)
         if call.stream not in self.world.streams:
-            raise StreamNotFound(
+            # Of a shard, the service does not say which of the two is missing.
+            kind = StreamNotFound if call.shard_id is None else RequestError
+            raise kind(
                 "there is no such stream",
                 code="ResourceNotFoundException",
                 status=400,
