@@ -225,10 +225,7 @@ class Dispatcher:
                 try:
                     value = decode(payload)
                 except Exception as error:  # noqa: BLE001 - whatever a codec raises means this
-                    worker.set_apart()
-                    await settlement.undecodable(
-                        error, run, place - base, handler.payload_type, payload
-                    )
+                    await self._undecodable(error, worker, run, place, payload)
                     continue
                 message = None
                 try:
@@ -241,9 +238,7 @@ class Dispatcher:
                 except (asyncio.CancelledError, Exception) as error:
                     if cancelled_by_us(error):
                         raise
-                    worker.set_apart()
-                    message = message or KinesisMessage(run, place - base, value, settlement.decide)
-                    await settlement.failed(error, run, place - base, message)
+                    await self._failed(error, worker, run, place, value, message)
                 else:
                     if result is not None or message is not None:
                         worker.set_apart()
@@ -256,6 +251,27 @@ class Dispatcher:
                 worker.tell(finished=True)
         finally:
             worker.end()
+
+    async def _undecodable(
+        self, error: Exception, worker: _Worker, run: Run, place: int, payload: bytes
+    ) -> None:
+        worker.set_apart()
+        kind = self._handler.payload_type
+        await self._settlement.undecodable(error, run, place - run.base, kind, payload)
+
+    async def _failed(
+        self,
+        error: BaseException,
+        worker: _Worker,
+        run: Run,
+        place: int,
+        value: Any,
+        message: KinesisMessage[Any] | None,
+    ) -> None:
+        worker.set_apart()
+        index, settlement = place - run.base, self._settlement
+        message = message or KinesisMessage(run, index, value, settlement.decide)
+        await settlement.failed(error, run, index, message)
 
     def _watch(self) -> None:
         # Once for all workers and runs of a turn: while anything is put off, it is due.
