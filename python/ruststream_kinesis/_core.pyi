@@ -276,6 +276,13 @@ class Watermark:
             Whether the watermark moved.
         """
 
+    def settle_all(self, places: Sequence[int]) -> bool:
+        """Settle the deliveries at some places, one by one, in one call.
+
+        Returns:
+            Whether the watermark moved.
+        """
+
     def hold(self, place: int) -> bool:
         """Mark a delivery as refused: it stays open, and does not count against `drained`.
 

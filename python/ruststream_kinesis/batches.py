@@ -60,15 +60,14 @@ class _Part:
         return bool(self.indices)
 
     def ack(self) -> None:
-        """Settles all of them; a page's stretch in one call."""
+        """Settles all of them, in one call."""
         run, indices = self.run, self.indices
         if not self.is_valid():
             return
         if isinstance(indices, range):
             run.shard.ack_range(run.base + indices.start, run.base + indices.stop)
         else:
-            for index in indices:
-                run.shard.ack(run.base + index)
+            run.shard.ack_all([run.base + index for index in indices])
 
 
 class BatchDispatcher:

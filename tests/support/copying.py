@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,7 +112,10 @@ class Shard:
         self._events.append(("ack", place))
 
     def ack_range(self, start: int, stop: int) -> None:
-        for place in range(start, stop):
+        self.ack_all(range(start, stop))
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        for place in places:
             self.ack(place)
 
     def hold(self, place: int) -> None:

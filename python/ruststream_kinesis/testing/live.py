@@ -239,7 +239,7 @@ class Live:
     def _watch(self, shard: DeliveryShard) -> None:
         """Hears what the shard is told of its deliveries, after the shard itself did."""
         heard = _Heard(self._shards[shard])
-        for name in ("ack", "ack_range", "hold", "defer", "void"):
+        for name in ("ack", "ack_range", "ack_all", "hold", "defer", "void"):
             _after(shard, name, getattr(heard, name))
 
     def records(self, stream: str) -> list[LogRecord]:
@@ -313,7 +313,11 @@ class _Heard:
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settled, many at once."""
-        for place in range(start, stop):
+        self.ack_all(range(start, stop))
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        """Settled, wherever they are."""
+        for place in places:
             self.ack(place)
 
     def hold(self, place: int) -> None:
