@@ -16,7 +16,16 @@ from typing import Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
-__all__ = ["Batcher", "Page", "Watermark", "decode_envelope", "encode_envelope", "rewrite_envelope"]
+__all__ = [
+    "Batcher",
+    "Page",
+    "Signer",
+    "Watermark",
+    "decode_envelope",
+    "encode_envelope",
+    "encode_get_records",
+    "rewrite_envelope",
+]
 
 _Run = TypeVar("_Run")
 
@@ -226,6 +235,59 @@ def rewrite_envelope(
     Raises:
         EnvelopeError: A header that is set would not read back unchanged.
     """
+
+def encode_get_records(iterator: str, limit: int, arn: str | None = None) -> bytes:
+    """The body of a `GetRecords` request.
+
+    Args:
+        iterator: The shard iterator.
+        limit: Most records to get.
+        arn: The stream's ARN, where the request is to name it.
+    """
+
+@final
+class Signer:
+    """Signs requests to one endpoint with Signature Version 4.
+
+    Immutable; it keeps no credentials.
+    """
+
+    def __new__(
+        cls,
+        url: str,
+        region: str,
+        service: str,
+        signed: dict[str, str],
+        unsigned: dict[str, str],
+    ) -> Signer:
+        """A signer for `POST` requests to `url`.
+
+        Args:
+            url: The whole URL, with its path.
+            region: The region to sign for.
+            service: The service's name in signatures.
+            signed: Headers of every request that the signature covers, beside host and date.
+            unsigned: Headers of every request that it does not cover.
+        """
+
+    def sign(
+        self, body: bytes, access_key: str, secret_key: str, token: str | None, time: float
+    ) -> dict[str, str]:
+        """All headers of a request, the signature among them.
+
+        The GIL is released for a large body.
+
+        Args:
+            body: The request's body.
+            access_key: Id of the access key.
+            secret_key: The secret access key.
+            token: Session token of temporary credentials.
+            time: Seconds since the epoch; the service takes a request for five minutes.
+
+        Raises:
+            ValueError: HTTP cannot carry what is to be signed, or the time has no date. The message
+                holds no credentials.
+        """
 
 @final
 class Watermark:

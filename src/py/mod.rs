@@ -7,6 +7,7 @@
 mod batch;
 mod envelope;
 mod page;
+mod signing;
 mod watermark;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<page::Page>()?;
     module.add_class::<watermark::Watermark>()?;
     module.add_class::<batch::Batcher>()?;
+    module.add_class::<signing::Signer>()?;
+    module.add_function(wrap_pyfunction!(signing::encode_get_records, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::encode_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::rewrite_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::decode_envelope, module)?)
