@@ -1,6 +1,9 @@
-//! The JSON of the requests that a service makes for every page and every published record.
+//! The JSON of the requests that a service makes for every page and every published record, and of
+//! the one answer that has a part for each record.
 
 use base64_simd::STANDARD;
+
+use crate::error::{Error, Result};
 
 /// The body of `GetRecords`.
 #[must_use]
@@ -102,6 +105,39 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
     debug_assert!(written.is_ok());
 }
 
+/// What became of one record of a `PutRecords` request.
+#[derive(serde::Deserialize)]
+pub struct Put {
+    /// The shard it stands in.
+    #[serde(rename = "ShardId", default)]
+    pub shard_id: Option<String>,
+    /// Its sequence number there.
+    #[serde(rename = "SequenceNumber", default)]
+    pub sequence_number: Option<String>,
+    /// Why it was refused.
+    #[serde(rename = "ErrorCode", default)]
+    pub error_code: Option<String>,
+    /// The same in words.
+    #[serde(rename = "ErrorMessage", default)]
+    pub error_message: Option<String>,
+}
+
+/// The results in the body of a `PutRecords` answer, in the order of the request.
+///
+/// # Errors
+///
+/// [`Error::Answer`] for anything else.
+pub fn put_results(body: &[u8]) -> Result<Vec<Put>> {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        #[serde(rename = "Records")]
+        records: Vec<Put>,
+    }
+    serde_json::from_slice::<Answer>(body)
+        .map(|answer| answer.records)
+        .map_err(Error::answer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +145,29 @@ mod tests {
 
     fn read(body: &[u8]) -> Value {
         serde_json::from_slice(body).unwrap()
+    }
+
+    #[test]
+    fn results_are_read_and_somebody_elses_body_is_not() {
+        let body = br#"{"FailedRecordCount":1,"Records":[
+            {"ShardId":"s","SequenceNumber":"1","ErrorCode":null},
+            {"ErrorCode":"InternalFailure","ErrorMessage":"oops","Odd":[{}]},{}]}"#;
+        let results = put_results(body).unwrap();
+        assert_eq!(results.len(), 3);
+        assert_eq!(results[0].sequence_number.as_deref(), Some("1"));
+        assert_eq!(results[0].error_code, None);
+        assert_eq!(results[1].error_code.as_deref(), Some("InternalFailure"));
+        assert_eq!(results[2].shard_id, None);
+        for foreign in [
+            "",
+            "<html>",
+            "{}",
+            "[]",
+            r#"{"Records":null}"#,
+            r#"{"Records":[7]}"#,
+        ] {
+            assert!(put_results(foreign.as_bytes()).is_err(), "{foreign}");
+        }
     }
 
     #[test]

@@ -22,8 +22,11 @@ __all__ = [
     "Signer",
     "Watermark",
     "decode_envelope",
+    "decode_put_records",
     "encode_envelope",
     "encode_get_records",
+    "encode_put_record",
+    "encode_put_records",
     "rewrite_envelope",
 ]
 
@@ -243,6 +246,49 @@ def encode_get_records(iterator: str, limit: int, arn: str | None = None) -> byt
         iterator: The shard iterator.
         limit: Most records to get.
         arn: The stream's ARN, where the request is to name it.
+    """
+
+def encode_put_record(
+    stream: str,
+    arn: str | None,
+    data: bytes,
+    partition_key: str,
+    explicit_hash_key: str | None = None,
+) -> bytes:
+    """The body of a `PutRecord` request.
+
+    Args:
+        stream: The stream's name; used where there is no ARN.
+        arn: The stream's ARN.
+        data: The blob, as it is to stand in the log.
+        partition_key: Its partition key.
+        explicit_hash_key: The hash key that stands in for the partition key's own.
+    """
+
+def encode_put_records(
+    stream: str, arn: str | None, entries: Sequence[tuple[bytes, str, str | None]]
+) -> bytes:
+    """The body of a `PutRecords` request, in one call for the whole batch.
+
+    The GIL is released while the bytes are written.
+
+    Args:
+        stream: The stream's name; used where there is no ARN.
+        arn: The stream's ARN.
+        entries: Blob, partition key and explicit hash key (or `None`) of each record.
+    """
+
+def decode_put_records(
+    body: bytes,
+) -> list[tuple[str | None, str | None, str | None, str | None]]:
+    """The results in the body of a `PutRecords` answer.
+
+    Returns:
+        Shard, sequence number, error code and error message of each record, in the order of the
+        request; what the answer leaves out, or has as `null`, is `None`.
+
+    Raises:
+        ValueError: The body is no such answer: cut off, not JSON, without `Records`.
     """
 
 @final

@@ -11,6 +11,7 @@ import contextlib
 import email.utils
 import importlib
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ruststream_kinesis.aws_client import (
@@ -21,15 +22,21 @@ from ruststream_kinesis.aws_client import (
     connect,
     new_session,
 )
-from ruststream_kinesis.aws_errors import member, translated
+from ruststream_kinesis.aws_errors import member, refused, translated
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import NotConnected, RequestError
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
+from ruststream_kinesis.transport import (
+    PutEntry,
+    PutResult,
+    ShardInfo,
+    ShardListing,
+    StreamInfo,
+)
 
-__all__ = ["AwsSettings", "AwsTransport"]
+__all__ = ["AwsSettings", "AwsTransport", "put_results"]
 
 # A response that never ends is cut off here and asked for again.
 CALL_DEADLINE = 30.0
@@ -167,14 +174,32 @@ class AwsTransport:
         body: bytes = answer[BODY]
         return body
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        *,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         """PutRecord."""
-        answer = await self._call(
-            "put_record", stream, **stream.parameters(), Data=data, PartitionKey=partition_key
-        )
+        entry = _members(PutEntry(data, partition_key, explicit_hash_key))
+        answer = await self._call("put_record", stream, **stream.parameters(), **entry)
         return PutResult(
             member(answer, "ShardId", stream), member(answer, "SequenceNumber", stream)
         )
+
+    async def put_records(
+        self, stream: StreamRef, entries: Sequence[PutEntry]
+    ) -> list[PutResult | RequestError]:
+        """PutRecords."""
+        if not entries:
+            return []
+        records = [_members(entry) for entry in entries]
+        answer = await self._call("put_records", stream, **stream.parameters(), Records=records)
+        names = ("ShardId", "SequenceNumber", "ErrorCode", "ErrorMessage")
+        rows = [tuple(map(each.get, names)) for each in member(answer, "Records", stream)]
+        return put_results(stream, len(entries), rows)
 
     def _service_time(self, answer: Any) -> float:
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
@@ -226,3 +251,44 @@ class AwsTransport:
     async def _connect(self) -> Client:
         assert self._loop is not None
         return await connect(self._settings, self._session, self._loop)
+
+
+def put_results(
+    stream: StreamRef, count: int, rows: Sequence[tuple[str | None, ...]]
+) -> list[PutResult | RequestError]:
+    """What became of each entry of a batch.
+
+    Args:
+        stream: Where they went.
+        count: How many there were.
+        rows: Shard, sequence number, error code and message of each, as answered.
+
+    Raises:
+        RequestError: There is not one row for each entry: nobody can tell whose they are.
+    """
+    if len(rows) != count:
+        raise RequestError(
+            f"the answer has {len(rows)} results for {count} records",
+            code="MalformedAnswer",
+            stream=stream.name,
+        )
+    return list(_each_result(stream, rows))
+
+
+def _each_result(
+    stream: StreamRef, rows: Iterable[tuple[str | None, ...]]
+) -> Iterable[PutResult | RequestError]:
+    for shard_id, sequence_number, code, said in rows:
+        if shard_id and sequence_number and not code:
+            yield PutResult(shard_id, sequence_number)
+        else:
+            # No status: an entry has none of its own, and one without a reason is asked again.
+            yield refused("put_record", stream, None, None, code or "MalformedAnswer", said)
+
+
+def _members(entry: PutEntry) -> dict[str, Any]:
+    data, partition_key, explicit_hash_key = entry
+    members: dict[str, Any] = {"Data": data, "PartitionKey": partition_key}
+    if explicit_hash_key is not None:
+        members["ExplicitHashKey"] = explicit_hash_key
+    return members

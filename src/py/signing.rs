@@ -1,9 +1,8 @@
-//! Request bodies and signatures for Python.
+//! Signatures for Python.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 
-use crate::requests;
 use crate::signing::{Keys, Scope};
 
 /// A larger body is hashed with the GIL released: some 100 µs.
@@ -66,15 +65,4 @@ impl Signer {
         }
         Ok(headers)
     }
-}
-
-#[pyfunction]
-#[pyo3(signature = (iterator, limit, arn=None))]
-pub fn encode_get_records<'py>(
-    iterator: &str,
-    limit: u64,
-    arn: Option<&str>,
-    py: Python<'py>,
-) -> Bound<'py, PyBytes> {
-    PyBytes::new(py, &requests::get_records(iterator, limit, arn))
 }
