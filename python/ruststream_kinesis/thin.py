@@ -136,6 +136,10 @@ class ThinTransport(AwsTransport):
                 level = logging.INFO if unfit.expected else logging.WARNING
                 logger.log(level, "calls to Kinesis take aiobotocore's own, slower way: %s", unfit)
             return client
+        except BaseException:
+            # Nobody else knows of it yet.
+            await client.life.aclose()
+            raise
         parts = {each.name: getattr(client, each.name) for each in dataclasses.fields(client)}
         return _ThinClient(**parts, plane=_Plane(client, insides, self._clock))
 
