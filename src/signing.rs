@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_signature_names_what_it_covers() {
-        let headers = scope("https://kinesis.us-east-1.amazonaws.com/")
+        let headers = scope("https://kinesis.us-east-1.example.com/")
             .sign(b"{}", KEYS, 1_440_938_160.9)
             .unwrap();
         let find = |wanted: &str| headers.iter().find(|(name, _)| name == wanted);

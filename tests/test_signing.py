@@ -42,8 +42,8 @@ def ours(
 @pytest.mark.parametrize(
     "url",
     [
-        "https://kinesis.eu-north-1.amazonaws.com/",
-        "https://123456789012.data-kinesis.eu-north-1.amazonaws.com/",
+        "https://kinesis.eu-north-1.example.com/",
+        "https://123456789012.data-kinesis.eu-north-1.example.com/",
         "http://127.0.0.1:4567/",
         "http://localhost:4566/some/path",
         "http://[::1]:4567/",
@@ -62,7 +62,7 @@ def test_our_signature_is_botocores(
 
 
 def test_another_secret_time_or_body_is_another_signature():
-    url = "https://kinesis.eu-north-1.amazonaws.com/"
+    url = "https://kinesis.eu-north-1.example.com/"
     signer = Signer(url, "eu-north-1", "kinesis", SIGNED, UNSIGNED)
     signatures = {
         signer.sign(body, "A", secret, token, time)["authorization"]

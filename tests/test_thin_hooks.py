@@ -273,8 +273,8 @@ async def test_a_read_by_arn_goes_where_the_clients_own_rules_send_it():
         insides = await look_inside(client, ("GetRecords",))
         plain = await insides.rules("GetRecords", {})
         named = await insides.rules("GetRecords", {"StreamARN": arn})
-    assert plain.url == "https://kinesis.us-west-2.amazonaws.com/"
-    assert named.url == "https://123456789012.data-kinesis.us-west-2.amazonaws.com/"
+    assert plain.url.startswith("https://kinesis.us-west-2.")
+    assert named.url.startswith("https://123456789012.data-kinesis.us-west-2.")
     assert (named.region, named.service) == ("us-west-2", "kinesis")
 
 
