@@ -146,8 +146,12 @@ class MemoryLeaseStore:
             ]
 
     async def survey(
-        self, stream: str, group: str | None = None, *, max_age: float = 0.0
-    ) -> Survey:  # noqa: ARG002 - it is always fresh
+        self,
+        stream: str,
+        group: str | None = None,
+        *,
+        max_age: float = 0.0,  # noqa: ARG002 - it is always fresh
+    ) -> Survey:
         """The rows of a stream and the members that read it, as they are now."""
         leases = await self.leases(stream, group)
         name = subscription_name(stream, group)
