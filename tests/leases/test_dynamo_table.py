@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiobotocore.session
 import pytest
-from botocore.exceptions import BotoCoreError
 
 from ruststream_kinesis import DynamoLeaseStore
-from ruststream_kinesis.clients import ClientSettings, _snapshots
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import (
     ConfigurationError,
@@ -23,13 +21,11 @@ from ruststream_kinesis.errors import (
     LeaseTableMismatch,
     LeaseTableNotFound,
     LeaseTableUnreachable,
-    NotConnected,
 )
 from ruststream_kinesis.leases.dynamo_table import DynamoTable
 from ruststream_kinesis.leases.table import Change, Check
-from tests.support.replies import Answer, Call, Reply
+from tests.support.replies import Answer, Reply
 from tests.support.scripted import (
-    FaultServer,
     applied_then,
     drop_connection,
     error,
@@ -40,35 +36,11 @@ from tests.support.scripted import (
     raw,
     truncated,
 )
+from tests.support.scripted_table import ROW, SCHEMA, ScriptedTable, described
 from tests.support.servers import free_port
-from tests.support.tables import dynamo_table, settings
+from tests.support.tables import dynamo_table
 
-SCHEMA = {
-    "KeySchema": [{"AttributeName": "lease_key", "KeyType": "HASH"}],
-    "AttributeDefinitions": [{"AttributeName": "lease_key", "AttributeType": "S"}],
-}
-ROW = {"lease_key": {"S": "k"}, "lease_counter": {"N": "1"}}
 THROTTLED = error("ProvisionedThroughputExceededException")
-
-
-def described(status: str = "ACTIVE", **more: Any) -> Answer:
-    return ok(Table={"TableStatus": status, **SCHEMA, **more})
-
-
-class ScriptedTable(FaultServer):
-    """A table that is there, has no rows, and accepts every write."""
-
-    async def default(self, call: Call) -> Answer:
-        """Behave like a healthy service."""
-        match call.target:
-            case "DescribeTable":
-                return described()
-            case "UpdateItem":
-                return ok(Attributes=ROW)
-            case "Scan":
-                return ok(Items=[])
-            case _:
-                return ok()
 
 
 @pytest.fixture
@@ -385,100 +357,3 @@ async def test_no_region_is_told_with_what_to_do(server: ScriptedTable):
     table = DynamoTable("leases", clients, SystemClock())
     with pytest.raises(ConfigurationError, match=r"DynamoLeaseStore\(region=\.\.\.\)"):
         await table.open()
-
-
-# -- clients and loops -----------------------------------------------------------------------------
-
-
-class Counting(aiobotocore.session.AioSession):
-    """Counts the clients made; the first ones fail."""
-
-    def __init__(self, failures: int = 0) -> None:
-        super().__init__()
-        self.clients = 0
-        self.failures = failures
-
-    async def _create_client(self, *args: Any, **more: Any) -> Any:
-        if self.failures:
-            self.failures -= 1
-            raise BotoCoreError
-        self.clients += 1
-        make: Any = super()._create_client  # type: ignore[misc]  # the stubs know no private name
-        return await make(*args, **more)
-
-
-async def test_calls_that_come_together_share_one_client(server: ScriptedTable):
-    session = Counting(failures=1)
-    table = DynamoTable("leases", settings(server.url, session=session), SystemClock())
-    with pytest.raises(LeaseTableUnreachable, match="cannot connect: BotoCoreError"):
-        await table.get("k")
-    await asyncio.gather(*(table.get("k") for _ in range(20)))
-    await table.close()
-    assert session.clients == 1
-    assert len(server.calls("DescribeTable")) == 1
-    with pytest.raises(NotConnected):
-        await table.get("k")
-    await table.close()
-
-
-class Renewing:
-    """A session whose credentials count how often they are asked for, and on which loop."""
-
-    def __init__(self) -> None:
-        self.asked: list[asyncio.AbstractEventLoop] = []
-        self.failing = False
-
-    async def get_credentials(self) -> Any:
-        """Ourselves: an object with frozen credentials."""
-        return self
-
-    async def get_frozen_credentials(self) -> Any:
-        """As of a refreshable object."""
-        from botocore.credentials import ReadOnlyCredentials  # noqa: PLC0415
-
-        self.asked.append(asyncio.get_running_loop())
-        if self.failing:
-            raise ConnectionError("no metadata service")
-        return ReadOnlyCredentials("key", "secret", "token", None)
-
-
-async def test_case_l1_another_loop_signs_while_the_owning_loop_is_blocked(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """As by a handler: it must not cost the lease."""
-    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_AGE", 0.0)
-    session, main = Renewing(), asyncio.get_running_loop()
-    there, go_on, done = threading.Event(), threading.Event(), threading.Event()
-    signed: list[Any] = []
-
-    async def sign() -> None:
-        credentials = _snapshots(session, main)
-        signed.append(await credentials.get_frozen_credentials())
-        there.set()
-        await asyncio.to_thread(go_on.wait)
-        signed.append(await credentials.get_frozen_credentials())
-        done.set()
-
-    thread = threading.Thread(target=lambda: asyncio.run(sign()))
-    thread.start()
-    await asyncio.to_thread(there.wait)
-    go_on.set()
-    # Blocks the loop that refreshes, until the other one has signed.
-    assert done.wait(10)
-    await asyncio.to_thread(thread.join)
-    assert signed[0] == signed[1]
-    assert set(session.asked) == {main}
-
-
-async def test_a_snapshot_is_used_without_asking_and_after_a_refresh_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    session = Renewing()
-    credentials = _snapshots(session, asyncio.get_running_loop())
-    first = await credentials.get_frozen_credentials()
-    assert await credentials.get_frozen_credentials() == first
-    assert len(session.asked) == 1
-    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_AGE", 0.0)
-    session.failing = True
-    assert await credentials.get_frozen_credentials() == first
-    assert len(session.asked) == 2

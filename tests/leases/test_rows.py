@@ -94,7 +94,7 @@ def test_a_row_with_nothing_in_it_is_a_free_lease_without_checkpoint():
 )
 def test_the_period_of_a_row_is_ten_seconds_unless_it_says_so(period: Row, seconds: float):
     assert LeaseRow(KEY, period).period == seconds
-    assert MemberRow("m", period).period == seconds
+    assert rows.period_of(period) == seconds
 
 
 @pytest.mark.parametrize(

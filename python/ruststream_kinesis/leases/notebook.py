@@ -34,6 +34,7 @@ from ruststream_kinesis.leases.rows import (
     lease_key,
     member_key,
     member_nonce,
+    period_of,
 )
 from ruststream_kinesis.leases.sightings import Look, Sightings
 from ruststream_kinesis.leases.table import Row
@@ -135,7 +136,7 @@ class Notebook:
         with self._lock:
             found = MemberRow(nonce, row)
             key, member = member_key(nonce), found.member()
-            self._sightings.left(key, (found.counter,), found.period, look)
+            self._sightings.left(key, (found.counter,), period_of(found.row), look)
             if member is not None:
                 self._note(key, member)
                 if self._last is not None:
@@ -236,7 +237,7 @@ class Notebook:
             self._tell_kind(kind, key)
 
     def _member(self, scan: Scan, found: MemberRow, look: Look) -> None:
-        key, stamp, period = member_key(found.nonce), (found.counter,), found.period
+        key, stamp, period = member_key(found.nonce), (found.counter,), period_of(found.row)
         member = found.member()
         if member is None:
             return
