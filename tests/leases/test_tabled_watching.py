@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
 from ruststream_kinesis.errors import KinesisError, LeaseTableUnreachable
+from ruststream_kinesis.leases import Opening
 from ruststream_kinesis.leases.base import Member
 from ruststream_kinesis.leases.table import Value
 from ruststream_kinesis.leases.tabled import TableLeaseStore
@@ -235,3 +237,33 @@ async def test_a_store_closes_its_table_and_the_store_of_a_renewer_does_not(
     with pytest.raises(asyncio.CancelledError):
         await looking
     assert table.closed == 1
+
+
+# -- what it costs ---------------------------------------------------------------------------------
+
+
+async def test_a_call_is_one_request_and_an_acquisition_two(
+    store: TableLeaseStore, table: MemoryTable
+):
+    async def cost(call: Awaitable[object]) -> list[str]:
+        begun = len(table.steps)
+        await call
+        return [step.call for step in table.steps[begun:]]
+
+    table.rows["orders:shardId-1"] = {}
+    assert await cost(store.opening("orders", None, Opening(1.0, None))) == ["get", "put"]
+    assert await cost(store.opening("orders", None, Opening(2.0, None))) == ["get"]
+    assert await cost(take(store)) == ["get", "update"]
+    lease = await store.read(KEY)
+    assert lease is not None
+    assert await cost(store.acquire(KEY, "you", duration=PERIOD)) == ["get"]
+    assert await cost(store.renew(lease)) == ["update"]
+    assert await cost(store.checkpoint(lease, "5", number=3)) == ["update"]
+    assert await cost(store.checkpoint(lease, "2", number=2)) == ["update"]
+    assert await cost(store.beat(MEMBER, duration=PERIOD)) == ["update"]
+    assert await cost(store.survey("orders")) == ["pages", "pages"]  # four rows, three a page
+    assert await cost(store.survey("orders", max_age=3.0)) == []
+    assert await cost(store.leave("m1")) == ["delete"]
+    assert await cost(store.release(lease, checkpoint="6", number=4)) == ["update"]
+    assert await cost(store.read(KEY)) == ["get"]
+    assert await cost(store.delete(KEY)) == ["get", "delete"]
