@@ -144,6 +144,8 @@ class LoopClients:
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         if loop is not self._owner:
             session = _new_session()
+            # The parsed service model: read-only, and the slow part of a new client.
+            session.register_component("data_loader", self._session.get_component("data_loader"))
             if not keys:
                 # aiobotocore has no public way to give a session its credentials object.
                 session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said
