@@ -146,6 +146,9 @@ class LoopClients:
             session = _new_session()
             # The parsed service model: read-only, and the slow part of a new client.
             session.register_component("data_loader", self._session.get_component("data_loader"))
+            profile = self._session.get_config_variable("profile")
+            if profile is not None:
+                session.set_config_variable("profile", profile)
             if not keys:
                 # aiobotocore has no public way to give a session its credentials object.
                 session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said
