@@ -32,7 +32,7 @@ class TestOverDynamoDB(LeaseStoreContract):
         yield store
         await store.close()
 
-    async def test_of_many_who_ask_at_once_exactly_one_gets_it(
+    async def test_of_many_who_ask_at_once_exactly_one_gets_it(  # type: ignore[override]  # pytest gives what is asked for
         self, store: LeaseStore, another: LeaseStore, dynamodb: Server
     ):
         if dynamodb.name == "moto":
