@@ -77,12 +77,11 @@ class TableLeaseStore:
     async def close(self) -> None:
         """Closes the connections of every event loop; a later call opens them again.
 
-        The store of a renewer closes nothing: it has none of its own.
+        The store of a renewer closes those of the running loop.
         """
         if self._scanning is not None and not self._scanning[1].done():
             self._scanning[1].cancel()
-        if not self._shared_table:
-            await self._table.close()
+        await self._table.close(everywhere=not self._shared_table)
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -101,7 +100,10 @@ class TableLeaseStore:
         else:
             state = self._notebook.lease(key, row, look)
             # Ours too, where an earlier attempt was applied and never answered: nobody has it.
-            if not state.free and not self._notebook.is_unheard(key.row, state.owner):
+            ours = self._notebook.is_unheard(key.row, state.owner) or (
+                member != "" and state.member == member
+            )
+            if not state.free and not ours:
                 return None
             condition = LeaseRow(key, row).as_seen
         owner = f"{owner_id}#{token(member, secrets.token_hex(8))}"
