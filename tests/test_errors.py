@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from typing import Any
 
 import pytest
 
 from ruststream_kinesis import errors
-from ruststream_kinesis.errors import KinesisError, RequestError, StreamNotFound
+from ruststream_kinesis.errors import KinesisError, LeaseTableError, RequestError, StreamNotFound
 
 ALL = [
     kind
@@ -19,9 +20,16 @@ ALL = [
 
 
 def make(kind: type[KinesisError]) -> KinesisError:
-    place = {"stream": "orders", "shard_id": "shardId-0", "sequence_number": "7"}
+    place: dict[str, Any] = {
+        "stream": "orders",
+        "shard_id": "shardId-0",
+        "sequence_number": "7",
+    }
     if issubclass(kind, RequestError):
         return kind("it broke", code="Broken", status=400, **place)
+    if issubclass(kind, LeaseTableError):
+        place |= {"table": "leases", "code": "Broken"}
+        return kind("it broke", **place)
     return kind("it broke", **place)
 
 
