@@ -125,14 +125,19 @@ class KinesisBroker:
 
         Raises:
             ConfigurationError: No region or no credentials can be found.
+            LeaseTableError: The table of the lease store cannot be used.
         """
         if not self.connection.connected:
             transport = self._make_transport(self.settings, self.connection.clock)
             try:
                 await transport.open()
+                await self.connection.store.open()
             except BaseException:
                 # Half open is not open: what it has made so far is nobody's.
-                await transport.close()
+                try:
+                    await transport.close()
+                finally:
+                    await self.connection.store.close()
                 raise
             self.connection.attach(transport)
 

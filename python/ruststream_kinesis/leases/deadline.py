@@ -38,6 +38,10 @@ class PunctualStore:
     def __init__(self, store: LeaseStore) -> None:
         self.inner = store
 
+    async def open(self) -> None:
+        """As the store's, which bounds it by itself."""
+        await self.inner.open()
+
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
     ) -> LeaseState | None:

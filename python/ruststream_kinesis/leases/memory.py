@@ -77,6 +77,9 @@ class MemoryLeaseStore:
         # Renewals may come from another thread than checkpoints.
         self._lock = threading.Lock()
 
+    async def open(self) -> None:
+        """It is there."""
+
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
     ) -> LeaseState | None:

@@ -65,6 +65,8 @@ class TableLeaseStore:
         self._notebook = notebook or Notebook()
         self._shared_table = notebook is not None
         self._scanning: tuple[float, asyncio.Task[Scan]] | None = None
+        self._scans: set[asyncio.Task[Scan]] = set()
+        """All that run: one that hangs may be overtaken by the next."""
 
     async def open(self) -> None:
         """Makes sure that the table can be used, or creates it; once more does nothing.
@@ -79,8 +81,12 @@ class TableLeaseStore:
 
         The store of a renewer closes those of the running loop.
         """
-        if self._scanning is not None and not self._scanning[1].done():
-            self._scanning[1].cancel()
+        here = asyncio.get_running_loop()
+        scans = {scan for scan in self._scans if scan.get_loop() is here}
+        for scan in scans:
+            scan.cancel()
+        if scans:
+            await asyncio.wait(scans)
         await self._table.close(everywhere=not self._shared_table)
 
     # -- leases ------------------------------------------------------------------------------------
@@ -215,6 +221,8 @@ class TableLeaseStore:
         running = self._scanning
         if running is None or running[1].done() or running[0] < now - max_age:
             task = asyncio.get_running_loop().create_task(self._scan(now), name="lease-table-scan")
+            self._scans.add(task)
+            task.add_done_callback(self._scans.discard)
             task.add_done_callback(_heard)
             running = self._scanning = (now, task)
         # Shielded: one caller that is cancelled does not take the scan from the others.
