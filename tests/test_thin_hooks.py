@@ -13,14 +13,18 @@ import aiobotocore.session
 import pytest
 import wrapt
 from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore import UNSIGNED
 from botocore.handlers import disable_signing
 from botocore.monitoring import Monitor
 
+from ruststream_kinesis.aws_client import AwsSettings, Client
 from ruststream_kinesis.aws_internals import Unfit, look_inside
+from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.thin import ThinTransport
 from tests.support.scripted import Call, ScriptedKinesis, page
 from tests.support.transports import (
     STREAM,
@@ -82,6 +86,23 @@ async def test_a_handler_that_may_change_a_call_keeps_the_client_on_its_own_way(
     assert await way_of(server, caplog, session=session) == "INFO"
     # botocore names no operation in this one.
     assert heard or (event, scope) == ("before-endpoint-resolution", ".kinesis.GetRecords")
+
+
+async def test_the_reason_is_told_once_however_many_loops_have_a_client(
+    server: ScriptedKinesis, caplog: pytest.LogCaptureFixture
+):
+    session = new_session()
+    session.register("before-sign.kinesis", lambda **_: None)
+    caplog.set_level(logging.INFO, "ruststream_kinesis")
+    transport = ThinTransport(AwsSettings("us-east-1", server.url, session), SystemClock())
+    session._credentials = AioCredentials("key", "secret")
+    await transport.open()
+    # As a second loop would.
+    second = await transport._connect()
+    assert type(second) is Client
+    await second.life.aclose()
+    await transport.close()
+    assert len([each for each in caplog.records if "slower way" in each.message]) == 1
 
 
 async def test_handlers_of_other_calls_and_services_do_not_matter(

@@ -7,7 +7,9 @@ import base64
 import threading
 from typing import Any
 
+import aiobotocore.session
 import pytest
+from aiobotocore.credentials import AioCredentials
 
 from ruststream_kinesis._core import decode_put_records, encode_put_records
 from ruststream_kinesis.aws import AwsTransport
@@ -225,11 +227,13 @@ async def test_a_lone_surrogate_is_an_error_and_nothing_is_sent(server: Scripted
 
 
 async def test_another_loop_puts_by_the_short_way_with_snapshots_of_the_credentials(
-    server: ScriptedKinesis, monkeypatch: pytest.MonkeyPatch
+    server: ScriptedKinesis,
 ):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FROMTHEENVIRONMENT")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    transport = ThinTransport(AwsSettings("us-east-1", server.url), SystemClock(), deadline=10.0)
+    session: Any = aiobotocore.session.AioSession()
+    session._credentials = AioCredentials("OFTHEFIRSTLOOP", "secret")
+    transport = ThinTransport(
+        AwsSettings("us-east-1", server.url, session), SystemClock(), deadline=10.0
+    )
     await transport.open()
     results: list[Any] = []
 
@@ -241,7 +245,7 @@ async def test_another_loop_puts_by_the_short_way_with_snapshots_of_the_credenti
     await asyncio.to_thread(thread.join)
     (call,) = server.calls("PutRecords")
     assert thin(call)
-    assert "Credential=FROMTHEENVIRONMENT/" in call.headers["Authorization"]
+    assert "Credential=OFTHEFIRSTLOOP/" in call.headers["Authorization"]
     assert [type(each) for each in results[0]] == [PutResult] * 3
     await transport.close()
     with pytest.raises(NotConnected):
