@@ -143,6 +143,11 @@ class LeaseStore(Protocol):
     caller tries again with back-off and assumes nothing.
     """
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use the same storage."""
+        ...
+
     async def open(self) -> None:
         """Makes sure that the storage is there; once more does nothing.
 

@@ -69,6 +69,9 @@ class MemoryLeaseStore:
         clock: Measures how long a lease has not been renewed; for tests.
     """
 
+    shared: bool = False
+    """It lives and ends with the process."""
+
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._rows: dict[LeaseKey, _Row] = {}

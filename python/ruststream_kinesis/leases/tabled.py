@@ -68,6 +68,11 @@ class TableLeaseStore:
         self._scans: set[asyncio.Task[Scan]] = set()
         """All that run: one that hangs may be overtaken by the next."""
 
+    @property
+    def shared(self) -> bool:
+        """Whoever knows the table uses it."""
+        return True
+
     async def open(self) -> None:
         """Makes sure that the table can be used, or creates it; once more does nothing.
 
