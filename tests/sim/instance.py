@@ -24,6 +24,10 @@ from tests.sim.process import Process
 __all__ = ["Behaviour", "Instance"]
 
 
+# What was cancelled at the end, and waits for an answer, is gone after that.
+_GRACE = 6.0
+
+
 @dataclass(slots=True)
 class Behaviour:
     """How the service is declared, and what its handlers do; the same for the whole fleet."""
@@ -196,8 +200,11 @@ class Instance:
         if self._scheduler.now > calm and (self.error is not None or not self.process.stopping):
             self._scheduler.fail(f"{self} ended: {self.error!r}")
         self.process.alive = False
-        me = asyncio.current_task()
-        left = [task.get_name() for task in asyncio.all_tasks() if task is not me]
+        self._scheduler.at(self._scheduler.now + _GRACE, self._left)
+
+    def _left(self) -> None:
+        left = [task.get_name() for task in asyncio.all_tasks(self.process.loop)]
+        left += [task.get_name() for task in asyncio.all_tasks(self.process.side)]
         if left:
             self._scheduler.fail(f"{self}: left running: {sorted(left)}")
 

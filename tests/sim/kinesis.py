@@ -93,7 +93,7 @@ class Kinesis:
         for number in range(shards):
             self._add((), number * _KEYS // shards, (number + 1) * _KEYS // shards, 0.0)
 
-    def _refused(self) -> Exception:
+    def _refused(self, lost: bool) -> Exception:
         code, status = self.rng.choice(
             [
                 ("ProvisionedThroughputExceededException", 400),

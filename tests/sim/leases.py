@@ -5,6 +5,7 @@ Every change of a row is shown to the monitor at the moment it takes effect, wit
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -17,7 +18,12 @@ from tests.sim.loop import Scheduler
 from tests.sim.network import Link
 from tests.sim.process import Process
 
-__all__ = ["Ear", "Memory", "MemoryOverNetwork"]
+try:
+    from tests.sim import tables
+except ImportError:  # the store over a table is not built yet
+    tables = None  # type: ignore[assignment]  # asked for below
+
+__all__ = ["Ear", "Memory", "MemoryOverNetwork", "Storage", "StoreDown"]
 
 T = TypeVar("T")
 
@@ -165,6 +171,33 @@ class MemoryOverNetwork:
         return await self._read(lambda: self._memory.opening(stream, group, first))
 
 
+class Storage:
+    """What all processes share, and the store of each.
+
+    Args:
+        scheduler: Time.
+        rng: The way to it.
+        monitor: Watches it.
+    """
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random, monitor: Monitor) -> None:
+        self.memory = Memory(scheduler)
+        self.rows: dict[str, Any] = {}
+        self.monitor = monitor
+        # The real table gives a call up by itself; for the store in memory, its caller does.
+        self.link = (
+            Link(scheduler, rng, StoreDown)
+            if tables is None
+            else Link(scheduler, rng, tables.failed, patience=5.0)
+        )
+
+    def store(self, process: Process) -> Any:
+        """Return the store of a process."""
+        if tables is not None:
+            return Ear(tables.table_store(self.rows, self.link, self.monitor, process), process)
+        return Ear(MemoryOverNetwork(self.memory, self.link, self.monitor, process), process)
+
+
 class Ear:
     """A store that hears what its process is told: from then on the process knows.
 
@@ -182,6 +215,12 @@ class Ear:
         """Return the renewing store, which hears as much."""
         inner = self._store.renewer()
         return None if inner is None else Ear(inner, self._process)
+
+    async def acquire(self, key: LeaseKey, owner_id: str, **more: Any) -> LeaseState | None:
+        lease: LeaseState | None = await self._store.acquire(key, owner_id, **more)
+        if lease is not None:
+            self._process.known.add(lease.owner)
+        return lease
 
     async def renew(self, held: LeaseState) -> None:
         try:

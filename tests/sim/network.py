@@ -47,7 +47,7 @@ class Link:
     Args:
         scheduler: Time.
         rng: What happens on the way.
-        refused: Makes the error of a request that failed.
+        refused: Makes the error of a request that failed, or whose answer was lost.
         patience: Seconds after which a caller without an answer gets an error; `None`: never, it
             has a deadline of its own.
     """
@@ -56,7 +56,7 @@ class Link:
         self,
         scheduler: Scheduler,
         rng: random.Random,
-        refused: Callable[[], Exception],
+        refused: Callable[[bool], Exception],
         patience: float | None = None,
     ) -> None:
         self._scheduler = scheduler
@@ -78,7 +78,7 @@ class Link:
             weather, roll = self.weather, rnd()
             value, error = None, None
             if roll < weather.refuse:
-                error = self._refused()
+                error = self._refused(False)
             else:
                 roll -= weather.refuse
                 hangs = roll < weather.hang
@@ -93,7 +93,7 @@ class Link:
                     self._expire(reply)
                     return
                 if roll - weather.hang < weather.lose:
-                    value, error = None, self._refused()
+                    value, error = None, self._refused(True)
             scheduler.at(scheduler.now + self._delay(), lambda: reply(value, error))
 
         scheduler.at(scheduler.now + self._delay(), arrive)
@@ -108,7 +108,7 @@ class Link:
     def _expire(self, reply: Callable[[None, Exception], None]) -> None:
         if self._patience is not None:
             now = self._scheduler.now
-            self._scheduler.at(now + self._patience, lambda: reply(None, self._refused()))
+            self._scheduler.at(now + self._patience, lambda: reply(None, self._refused(True)))
 
 
 def _resolve(answer: asyncio.Future[T], value: T, error: Exception | None) -> None:

@@ -49,6 +49,8 @@ class Process:
         self.clock = ProcessClock(scheduler, rng)
         self.loop = SimLoop(scheduler, name)
         self.side = SimLoop(scheduler, f"{name}/heartbeat")
+        self.known: set[str | None] = set()
+        """Acquisitions whose answer came."""
         self.told: set[str | None] = set()
         """Acquisitions of which it knows that they are over."""
         self.running: dict[str, Record] = {}

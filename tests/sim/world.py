@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -18,7 +19,7 @@ from ruststream_kinesis.leases import SHARD_END
 from tests.sim.instance import Behaviour, Instance
 from tests.sim.invariants import Flags, Monitor
 from tests.sim.kinesis import Kinesis
-from tests.sim.leases import Ear, Memory, MemoryOverNetwork, StoreDown
+from tests.sim.leases import Storage
 from tests.sim.loop import Scheduler
 from tests.sim.network import FAIR, Link, Weather
 
@@ -64,20 +65,22 @@ class World:
     Args:
         seed: Decides everything.
         flags: What is promised.
+        verbose: What the package logs stands in the trace.
     """
 
-    def __init__(self, seed: int, flags: Flags | None = None) -> None:
+    def __init__(self, seed: int, flags: Flags | None = None, *, verbose: bool = False) -> None:
         # One for each purpose: a draw more of one kind moves nothing else.
         def rng(purpose: str) -> random.Random:
             return random.Random(f"{seed}/{purpose}")
 
         self.seed = seed
+        self.verbose = verbose
         self.rng = rng("world")
         self.scheduler = Scheduler(rng("schedule"))
         self.kinesis = Kinesis(self.scheduler, rng("kinesis"), self.rng.randint(1, 5))
         self.monitor = Monitor(self.scheduler, self.kinesis, flags or default_flags())
-        self.memory = Memory(self.scheduler)
-        self.store = Link(self.scheduler, rng("store"), lambda: StoreDown("by the simulation"))
+        self.storage = Storage(self.scheduler, rng("store"), self.monitor)
+        self.store = self.storage.link
         self.instances: list[Instance] = []
         self.kinesis.most = self.rng.choice([1, 3, 10, 50])
         self.behaviour = self._behaviour()
@@ -114,9 +117,7 @@ class World:
             self.kinesis,
             self.monitor,
             self.behaviour,
-            lambda process: Ear(
-                MemoryOverNetwork(self.memory, self.store, self.monitor, process), process
-            ),
+            self.storage.store,
         )
         self.instances.append(instance)
         instance.start()
@@ -340,8 +341,10 @@ class World:
         if self.scheduler.failure is not None:
             return
         for shard_id, each in self.monitor.latest.items():
+            # One that nobody heard of runs out by itself.
+            known = each.token in each.process.known
             unfinished = self.monitor.checkpoints.get(shard_id) != SHARD_END
-            if unfinished and not each.released and each.process.stopping:
+            if known and unfinished and not each.released and each.process.stopping:
                 self.scheduler.fail(f"{each.process} stopped and still owns {shard_id}")
         before = self.monitor.counts.get("started", 0)
         last = self.start()
@@ -362,6 +365,19 @@ class World:
             instance.dispose()
 
 
+class _Ears(logging.Handler):
+    """Puts what the package logs into the trace."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a line, under the name of the loop that runs."""
+        who = asyncio._get_running_loop()
+        self._world.monitor.note(who, f"[{record.levelname}]", record.getMessage())
+
+
 @contextlib.contextmanager
 def _determined(world: World) -> Iterator[None]:
     """Everything that the package draws by chance, and its thread, come from the seed."""
@@ -372,8 +388,6 @@ def _determined(world: World) -> Iterator[None]:
     threads: Any = getattr(heartbeat, "run_in_thread", None)
 
     async def run_in_thread(name: str, work: Any) -> None:
-        import asyncio
-
         loop = asyncio.get_running_loop()
         process = next(each.process for each in world.instances if each.process.loop is loop)
         await process.run_in_thread(name, work)
@@ -381,7 +395,11 @@ def _determined(world: World) -> Iterator[None]:
     if threads is not None:
         heartbeat.run_in_thread = run_in_thread
     logger = logging.getLogger("ruststream_kinesis")
-    disabled, logger.disabled = logger.disabled, True
+    disabled, logger.disabled = logger.disabled, not world.verbose
+    level, ears = logger.level, _Ears(world)
+    if world.verbose:
+        logger.addHandler(ears)
+        logger.setLevel(logging.INFO)
     collecting = gc.isenabled()
     gc.disable()
     hook = sys.unraisablehook
@@ -395,15 +413,19 @@ def _determined(world: World) -> Iterator[None]:
         sys.unraisablehook = hook
         if collecting:
             gc.enable()
+        logger.removeHandler(ears)
+        logger.setLevel(level)
         logger.disabled = disabled
         secrets.token_hex = token_hex
         if threads is not None:
             heartbeat.run_in_thread = threads
 
 
-def simulate(seed: int, flags: Flags | None = None, *, hashing: bool = False) -> Result:
+def simulate(
+    seed: int, flags: Flags | None = None, *, hashing: bool = False, verbose: bool = False
+) -> Result:
     """Run one seed from beginning to end."""
-    world = World(seed, flags)
+    world = World(seed, flags, verbose=verbose)
     world.monitor.hashing = hashing
     monitor, scheduler = world.monitor, world.scheduler
     with _determined(world):
@@ -417,5 +439,5 @@ def simulate(seed: int, flags: Flags | None = None, *, hashing: bool = False) ->
             scheduler.now,
             monitor.digest,
             dict(monitor.counts),
-            monitor.told(),
+            monitor.told(300 if verbose else 60),
         )
