@@ -32,27 +32,26 @@ class StoreDown(Exception):  # noqa: N818 - what it says
     """The storage did not do what it was asked."""
 
 
-class _True:
-    """The time of the storage itself."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def monotonic(self) -> float:
-        return self._scheduler.now
-
-    def time(self) -> float:
-        return self._scheduler.now
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
-
 class Memory(MemoryLeaseStore):
     """The shared storage, without a network; it judges by its own clock who is alive."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(clock=_True(scheduler))
+        super().__init__(clock=self)
+        self._scheduler = scheduler
+        self.caller: Process | None = None
+        """Whose request takes effect now."""
+
+    def monotonic(self) -> float:
+        """Return the time of the storage itself."""
+        return self._scheduler.now
+
+    def time(self) -> float:
+        """Return the same: nothing here needs a date."""
+        return self._scheduler.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Refuse: a storage waits for nothing."""
+        raise NotImplementedError
 
     def view(self, key: LeaseKey) -> RowView:
         """Return a row as it is."""
@@ -84,6 +83,7 @@ class MemoryOverNetwork:
 
     async def _write(self, key: LeaseKey, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         def effect() -> T:
+            self._memory.caller = self._process
             before = self._memory.view(key)
             try:
                 return _run(work())
@@ -93,7 +93,11 @@ class MemoryOverNetwork:
         return await self._link.call(effect)
 
     async def _read(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await self._link.call(lambda: _run(work()))
+        def effect() -> T:
+            self._memory.caller = self._process
+            return _run(work())
+
+        return await self._link.call(effect)
 
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
