@@ -101,6 +101,8 @@ class Monitor:
         """By shard."""
         self._mine: dict[tuple[Process, str], Acquisition] = {}
         """The last one of each process."""
+        self._copying: dict[tuple[Process, int], list[tuple[Acquisition, int]]] = {}
+        """Deliveries whose copies are to be published, by value."""
         self.checkpoints: dict[str, str] = {}
         self.due_from = math.inf
         """Records that arrived before the stream was first opened are nobody's duty."""
@@ -140,9 +142,10 @@ class Monitor:
         # no handler that asked for it: what came too early is put off by another copy.
         for record in self._kinesis.of_value[copy.value][:-1]:
             record.done = True
-            held = self._mine.get((process, record.shard.shard_id))
-            if held is not None:
-                held.open.pop(record.number, None)
+        asked = self._copying.get((process, copy.value))
+        if asked:
+            held, number = asked.pop(0)
+            held.open.pop(number, None)
 
     def opened(self, process: Process) -> None:
         """An instance says that what is put from now on is read."""
@@ -316,6 +319,8 @@ class Monitor:
             record.acked += 1
             if held is not None:
                 held.open.pop(record.number, None)
+        elif said == "copy" and held is not None:
+            self._copying.setdefault((process, record.value), []).append((held, record.number))
 
     # -- looks from time to time -------------------------------------------------------------------
 

@@ -33,8 +33,10 @@ __all__ = ["Result", "World", "default_flags", "simulate"]
 # The storm, in virtual seconds; then it has to become quiet.
 STORM = 90.0
 _MOST_INSTANCES = 5
-# What a healed fleet may take to handle everything that is not held.
-_HEALED = 120.0
+# What a healed fleet may take to handle everything that is not held. Most need seconds; a copy that
+# is not to be handled before a time waits for it by its reader's clock, which may be three minutes
+# behind the clock of who published it.
+_HEALED = 300.0
 _STOP = 60.0
 
 
@@ -350,6 +352,12 @@ class World:
         self._until(lambda: instance.ended, deadline, f"{instance} has not stopped")
         if instance.error is not None and self.scheduler.failure is None:
             self.scheduler.fail(f"{instance} did not stop well: {instance.error!r}")
+        for shard_id, each in self.monitor.latest.items():
+            # One that nobody heard of runs out by itself.
+            known = each.process is instance.process and each.token in each.process.known
+            unfinished = self.monitor.checkpoints.get(shard_id) != SHARD_END
+            if known and unfinished and not each.released:
+                self.scheduler.fail(f"{instance} stopped and still owns {shard_id}")
 
     def end(self) -> None:
         """Stop all cleanly; then one more instance has nothing to do."""
@@ -357,12 +365,6 @@ class World:
             self._stop(instance)
         if self.scheduler.failure is not None:
             return
-        for shard_id, each in self.monitor.latest.items():
-            # One that nobody heard of runs out by itself.
-            known = each.token in each.process.known
-            unfinished = self.monitor.checkpoints.get(shard_id) != SHARD_END
-            if known and unfinished and not each.released and each.process.stopping:
-                self.scheduler.fail(f"{each.process} stopped and still owns {shard_id}")
         before = self.monitor.counts.get("started", 0)
         last = self.start()
         self.scheduler.run(self.scheduler.now + 15.0)
