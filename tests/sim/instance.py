@@ -42,6 +42,9 @@ class Behaviour:
     refuse: float = 0.0
     """The handler raises: the record stays open, and holds the checkpoint."""
     block: float = 0.0
+    """The handler holds up its event loop."""
+    suspend: float = 0.0
+    """The whole machine stands still in the middle of a handler."""
     slow: float = 0.0
 
 
@@ -147,15 +150,21 @@ class Instance:
     async def _work(self) -> None:
         told = self._behaviour
         if self._draw(told.block):
-            seconds = self._rng.choice([0.5, 4.0, 15.0])
-            self._monitor.note(self.process, "blocks", seconds)
-            self.process.disturb(seconds)
-            self._monitor.disturbed(seconds)
-            await self.process.loop.block(seconds)
+            await self._hold_up("blocks", self._rng.choice([0.5, 4.0, 15.0]))
+        elif self._draw(told.suspend):
+            seconds = self._rng.choice([4.0, 12.0, 25.0])
+            self.process.side.freeze(seconds)
+            await self._hold_up("suspended", seconds)
         elif self._draw(told.slow):
             await asyncio.sleep(self._rng.uniform(0.0, 2.0))
         elif self._draw(0.5):
             await asyncio.sleep(self._rng.uniform(0.0, 0.05))
+
+    async def _hold_up(self, what: str, seconds: float) -> None:
+        self._monitor.note(self.process, what, seconds)
+        self.process.disturb(seconds)
+        self._monitor.disturbed(seconds)
+        await self.process.loop.block(seconds)
 
     def _decide(self) -> tuple[str, Outcome | None]:
         told = self._behaviour

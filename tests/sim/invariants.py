@@ -106,6 +106,7 @@ class Monitor:
         self.checkpoints: dict[str, str] = {}
         self.due_from = math.inf
         """Records that arrived before the stream was first opened are nobody's duty."""
+        self.opener: Process | None = None
         self.calm_since = 0.0
         self.healthy_since: float | None = None
         self.counts: dict[str, int] = {}
@@ -149,8 +150,18 @@ class Monitor:
 
     def opened(self, process: Process) -> None:
         """An instance says that what is put from now on is read."""
-        self.due_from = min(self.due_from, self._kinesis.time)
         self.note(process, "opened")
+        self._due()
+
+    def opening(self, process: Process) -> None:
+        """A process is told that it is the first one: it opens its shards at the tip of then."""
+        self.opener = process
+
+    def _due(self) -> None:
+        """From when on records are somebody's duty: once the first one has opened, or is gone."""
+        first = self.opener
+        if first is None or first.opened_at is not None or not first.alive:
+            self.due_from = min(self.due_from, self._kinesis.time)
 
     def disturbed(self, seconds: float) -> None:
         """Something is wrong for so long from now on."""
@@ -185,9 +196,7 @@ class Monitor:
             if process.stopping and self._scheduler.now - self.calm_since > _PEACE:
                 self._covers(process, held, after.checkpoint)
 
-    def _taken(
-        self, process: Process, shard_id: str, held: Acquisition | None, token: str
-    ) -> None:
+    def _taken(self, process: Process, shard_id: str, held: Acquisition | None, token: str) -> None:
         now = self._scheduler.now
         if held is not None and held.process is not process:
             unwritten = now - held.touched
@@ -343,6 +352,8 @@ class Monitor:
             return
         if self.healthy_since is None:
             self.healthy_since = now
+        if self.due_from == math.inf:
+            self._due()
         if not self.flags.unread:
             return
         for shard in self._kinesis.shards.values():
@@ -374,7 +385,9 @@ class Monitor:
         for shard in self._kinesis.shards.values():
             self._advance(shard)
             rest += [
-                each for each in shard.records[shard.done :] if not each.done and not self.excused(each)
+                each
+                for each in shard.records[shard.done :]
+                if not each.done and not self.excused(each)
             ]
         return rest
 
@@ -390,5 +403,3 @@ def _position(checkpoint: str | None) -> float:
     if checkpoint is None:
         return -1
     return math.inf if checkpoint == SHARD_END else int(checkpoint)
-
-

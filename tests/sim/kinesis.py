@@ -250,9 +250,7 @@ class SimTransport:
         self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
     ) -> str:
         """Return an iterator."""
-        return await self._link().call(
-            lambda: self._kinesis.iterator(shard_id, position, after)
-        )
+        return await self._link().call(lambda: self._kinesis.iterator(shard_id, position, after))
 
     async def get_records(
         self, stream: StreamRef, shard_id: str, iterator: str, limit: int

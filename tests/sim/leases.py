@@ -197,9 +197,12 @@ class Storage:
 
     def store(self, process: Process) -> Any:
         """Return the store of a process."""
-        if tables is not None:
-            return Ear(tables.table_store(self.rows, self.link, self.monitor, process), process)
-        return Ear(MemoryOverNetwork(self.memory, self.link, self.monitor, process), process)
+        store: Any = (
+            MemoryOverNetwork(self.memory, self.link, self.monitor, process)
+            if tables is None
+            else tables.table_store(self.rows, self.link, self.monitor, process)
+        )
+        return Ear(store, process, self.monitor)
 
 
 class Ear:
@@ -208,9 +211,10 @@ class Ear:
     Everything else goes through as it is.
     """
 
-    def __init__(self, store: Any, process: Process) -> None:
+    def __init__(self, store: Any, process: Process, monitor: Monitor) -> None:
         self._store = store
         self._process = process
+        self._monitor = monitor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -218,7 +222,13 @@ class Ear:
     def renewer(self) -> Any:
         """Return the renewing store, which hears as much."""
         inner = self._store.renewer()
-        return None if inner is None else Ear(inner, self._process)
+        return None if inner is None else Ear(inner, self._process, self._monitor)
+
+    async def opening(self, stream: str, group: str | None, first: Opening) -> Opening:
+        stored: Opening = await self._store.opening(stream, group, first)
+        if stored is first:
+            self._monitor.opening(self._process)
+        return stored
 
     async def acquire(self, key: LeaseKey, owner_id: str, **more: Any) -> LeaseState | None:
         lease: LeaseState | None = await self._store.acquire(key, owner_id, **more)

@@ -22,6 +22,7 @@ from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.shard import HeldShard
 from tests.sim import leases
 from tests.sim.leases import tables
+from tests.sim.world import default_flags
 
 __all__ = ["PLANTS", "Plant"]
 
@@ -98,6 +99,8 @@ def _lives_on(monkey: pytest.MonkeyPatch) -> None:
         self.opened.set()
 
     monkey.setattr(HeldShard, "lose", lose)
+    # Else the fence would stop them all the same.
+    _no_fence(monkey)
 
 
 def _wall_clock(monkey: pytest.MonkeyPatch) -> None:
@@ -182,6 +185,36 @@ def _no_drain(monkey: pytest.MonkeyPatch) -> None:
     monkey.setattr(Dispatcher, "close", at_once)
 
 
+def _no_fence(monkey: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the clock before a delivery starts: the loss is noticed when it is told."""
+    no_fence = property(lambda self: None, lambda self, fence: None)
+    monkey.setattr(HeldShard, "fence", no_fence, raising=False)
+
+
+def _keeps_all(monkey: pytest.MonkeyPatch) -> None:
+    """Nobody hands over anything."""
+    from ruststream_kinesis import sharing  # noqa: PLC0415 - there may be none
+
+    plan = sharing.share
+
+    def kept(shards: Any, members: Any) -> dict[str, str]:
+        planned = plan(shards, members)
+        return {shard: shards[shard] or planned[shard] for shard in planned}
+
+    monkey.setattr(sharing, "share", kept)
+
+
+def _of_flags() -> list[Plant]:
+    """Bugs in parts that there may not be yet."""
+    flags = default_flags()
+    plants = []
+    if flags.fencing:
+        plants.append(Plant("deliveries after the lease ran out", _no_fence, "took meanwhile"))
+    if flags.balance:
+        plants.append(Plant("no hand-over", _keeps_all, "not balanced"))
+    return plants
+
+
 PLANTS = [
     Plant("a checkpoint without a fence", _unfenced, "does not hold|that .* holds"),
     Plant("a child beside its parents", _unordered, "parent .* is not done"),
@@ -193,5 +226,5 @@ PLANTS = [
     Plant("a release without the last checkpoint", _forgets_the_end, "was released at|came again"),
     Plant("writes that overtake each other", _goes_back, "went back"),
     Plant("a stop that does not drain", _no_drain, "was released at|came again"),
+    *_of_flags(),
 ]
-

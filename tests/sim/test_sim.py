@@ -35,7 +35,11 @@ def test_a_seed_is_the_same_everywhere() -> None:
     for hash_seed in ("1", "2"):
         there = subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": hash_seed},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "PYTHONHASHSEED": hash_seed,
+            },
             capture_output=True,
             text=True,
             check=True,

@@ -90,8 +90,9 @@ class World:
         self.storming = True
         self.shared_owner = self.rng.random() < 0.2
         self.peaceful = self.rng.random() < 0.2
+        self.load = self.rng.choice([0.8, 0.8, 2.5])
         if self.peaceful:
-            self.behaviour.block = 0.0
+            self.behaviour.block = self.behaviour.suspend = 0.0
             # Readers keep up with producers.
             self.kinesis.most = 50
 
@@ -107,7 +108,8 @@ class World:
             copy=0.0 if style == "direct" else rng.choice([0.0, 0.1]),
             refuse=rng.choice([0.0, 0.0, 0.05]),
             block=rng.choice([0.0, 0.0, 0.02]),
-            slow=rng.choice([0.0, 0.05]),
+            suspend=rng.choice([0.0, 0.0, 0.02]),
+            slow=rng.choice([0.0, 0.05, 0.2]),
         )
 
     # -- instances ---------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ class World:
             return
         for _ in range(self.rng.choice([1, 1, 2, 6])):
             self.monitor.put(self.kinesis.put(self.rng.choice(self.keys)))
-        pace = 2.5 if self.peaceful else 0.8
+        pace = 2.5 if self.peaceful else self.load
         self.scheduler.at(self.scheduler.now + self.rng.expovariate(pace), self._produce)
 
     def _watch(self) -> None:
@@ -276,7 +278,7 @@ class World:
         self.store.weather = self.kinesis.link.weather = FAIR
         self.kinesis.expiring = 0.0
         told = self.behaviour
-        told.drop = told.copy = told.refuse = told.block = told.slow = 0.0
+        told.drop = told.copy = told.refuse = told.block = told.suspend = told.slow = 0.0
         until = max([self.scheduler.now, *(each.process.disturbed_until for each in self.live)])
         self.scheduler.run(until + 1.0)
         if not any(each.open for each in self.live):
@@ -293,7 +295,7 @@ class World:
             self._stop(instance)
         self.start()
         self._until(lambda: not self.monitor.unfinished(), scheduler.now + _HEALED, "not handled")
-        self._until(self._all_stored, scheduler.now + 60.0, "not stored")
+        self._until(self._all_stored, scheduler.now + _HEALED, "not stored")
 
     def _waiting(self) -> bool:
         """Whether there is something that is not held by somebody who lives."""
