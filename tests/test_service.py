@@ -353,7 +353,7 @@ class TestFailuresWhileRunning:
         class Odd(BaseException):
             pass
 
-        async def fail(self: Coordinator) -> None:
+        async def fail(self: Coordinator, look: float) -> None:
             raise Odd
 
         with pytest.raises(Odd):

@@ -9,6 +9,7 @@ from ruststream_kinesis.aws import AwsSettings, AwsTransport
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.heartbeat import STALL_TIMEOUT
 from ruststream_kinesis.leases.base import LeaseStore
 from ruststream_kinesis.leases.memory import MemoryLeaseStore
 
@@ -32,6 +33,10 @@ class KinesisBroker:
             one instance and starts anew with every process.
         owner_id: Names this instance in lease rows.
         test_credentials: Sign with made-up credentials, for a local server.
+        max_shards: Shards of each subscription that this instance takes at most; by default its
+            fair share, however large. With too few instances the rest stays unread.
+        stall_timeout: Seconds that the event loop may stand still before its leases are given to
+            other instances; only with a store that renews on a thread of its own.
         clock: Time; for tests.
 
     Raises:
@@ -48,16 +53,24 @@ class KinesisBroker:
         lease_store: LeaseStore | None = None,
         owner_id: str | None = None,
         test_credentials: bool = False,
+        max_shards: int | None = None,
+        stall_timeout: float = STALL_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         _check_endpoint(endpoint_url)
         if owner_id is not None and (not owner_id or "#" in owner_id):
             raise ConfigurationError(f"owner_id must be non-empty and hold no '#': {owner_id!r}")
+        if max_shards is not None and max_shards < 1:
+            raise ConfigurationError(f"max_shards must be at least 1: {max_shards!r}")
+        if not stall_timeout > 0:
+            raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")
         self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
         self.connection = Connection(
             MemoryLeaseStore() if lease_store is None else lease_store,
             owner_id,
             clock or SystemClock(),
+            max_shards=max_shards,
+            stall_timeout=stall_timeout,
         )
 
     def override(

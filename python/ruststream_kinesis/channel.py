@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ruststream_kinesis._core import Page
 
-__all__ = ["CAPACITY", "Channel", "DeliveryShard", "Run"]
+__all__ = ["CAPACITY", "Channel", "DeliveryShard", "Fence", "Run"]
 
 # Enough to hide a loop turn between reader and handlers; small, since all of it is read again after
 # a crash.
 CAPACITY = 64
+
+
+class Fence(Protocol):
+    """How long a shard is ours."""
+
+    until: float
+    """Monotonic time from which on nothing of it may be started."""
+
+    def expire(self, now: float) -> bool:
+        """Makes the shard lost if that time has come; whether it has."""
+        ...
 
 
 class DeliveryShard(Protocol):
@@ -30,8 +41,10 @@ class DeliveryShard(Protocol):
     """Raised by a rewind and by a lost lease: deliveries with an older stamp are void."""
     lost: bool
     """Another owner holds it now, or this one let go of it."""
+    fence: Fence | None
+    """`None` where nobody else can take the shard."""
     ceiling: float
-    """Deliveries at a later place are not started any more; infinite until the stop."""
+    """Deliveries at a later place are not started any more; infinite until the shard is let go."""
     started: int
     """Place of the newest delivery whose handler was started; -1 before the first."""
 
@@ -39,8 +52,8 @@ class DeliveryShard(Protocol):
         """Settles the delivery at `place`; once more, or late, changes nothing."""
         ...
 
-    ended: bool
-    """The shard is closed and everything of it was read: what is open keeps it from ending."""
+    unread: bool
+    """Its reader came to its end, and is not started again yet: the shard waits for what is open."""
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""
@@ -127,6 +140,8 @@ class Channel:
         self._free = capacity
         self._closed = False
         self._roused = [False] * lanes
+        self.note_started: Callable[[], None] = lambda: None
+        """Makes the workers note, at their shards, what they have started."""
 
     @property
     def closed(self) -> bool:
@@ -228,6 +243,16 @@ class Channel:
             if turn.shard is shard:
                 _wake(turn.woken)
         self._wake_head()
+
+    def limit(self, shards: Iterable[DeliveryShard]) -> None:
+        """Starts no delivery that is newer, in its shard, than the newest one already started.
+
+        Older ones still run, so that the checkpoint covers everything that ran: a clean stop or
+        hand-over repeats nothing. What is left is the next owner's.
+        """
+        self.note_started()
+        for shard in shards:
+            shard.ceiling = min(shard.ceiling, shard.started)
 
     def close(self) -> None:
         """No more runs will come: takers drain their lanes and then get `None`."""

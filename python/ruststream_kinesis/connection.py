@@ -12,6 +12,7 @@ import socket
 
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import NotConnected
+from ruststream_kinesis.heartbeat import STALL_TIMEOUT, Heartbeat
 from ruststream_kinesis.leases.base import LeaseStore
 from ruststream_kinesis.leases.deadline import PunctualStore
 from ruststream_kinesis.stream import StreamRef
@@ -27,12 +28,25 @@ class Connection:
         store: Leases and checkpoints.
         owner_id: Names this instance in lease rows; host, process and a random part by default.
         clock: Time, for everything that hangs on this connection.
+        max_shards: Shards of each subscription that this instance takes at most.
+        stall_timeout: Seconds that the event loop may stand still and keep its leases.
     """
 
-    def __init__(self, store: LeaseStore, owner_id: str | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: LeaseStore,
+        owner_id: str | None,
+        clock: Clock,
+        *,
+        max_shards: int | None = None,
+        stall_timeout: float = STALL_TIMEOUT,
+    ) -> None:
         self.store: LeaseStore = PunctualStore(store)
         self.clock = clock
         self.owner_id = owner_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.heartbeat = Heartbeat(
+            self.store, clock, self.owner_id, max_shards=max_shards, stall_timeout=stall_timeout
+        )
         self._transport: Transport | None = None
         self.max_record_bytes: dict[StreamRef, int] = {}
         """Record limit of the streams that were looked at."""
@@ -61,4 +75,7 @@ class Connection:
         """Detaches the transport first, so that nobody starts a call on it, then closes it."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            await transport.close()
+            try:
+                await transport.close()
+            finally:
+                await self.store.close()

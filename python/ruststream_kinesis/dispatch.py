@@ -81,6 +81,7 @@ class Dispatcher:
         self._caller = caller
         self._settlement = settlement
         self._workers: list[_Worker] = []
+        channel.note_started = self._note
 
     async def work(self, lane: int) -> None:
         """One worker: takes runs from its lane until the channel is closed and the lane empty."""
@@ -95,16 +96,13 @@ class Dispatcher:
         return [str(worker) for worker in self._workers if worker.run is not None]
 
     def close(self, shards: Iterable[DeliveryShard]) -> None:
-        """Starts no delivery that is newer, in its shard, than the newest one already started.
+        """Starts nothing that is newer than what was started, and ends the workers after it."""
+        self._channel.limit(shards)
+        self._channel.close()
 
-        Older ones still run, so that the checkpoint covers everything that ran: a clean stop
-        repeats nothing. What is left in the channel is the next owner's.
-        """
+    def _note(self) -> None:
         for worker in self._workers:
             worker.note()
-        for shard in shards:
-            shard.ceiling = min(shard.ceiling, shard.started)
-        self._channel.close()
 
     async def _run(self, worker: _Worker, run: Run) -> None:  # noqa: C901, PLR0912 - inlined: each call costs
         """The hot path: what stands in this loop is paid for every record."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.errors import LeaseLost
+from ruststream_kinesis.heartbeat import Tenure
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
@@ -34,13 +34,15 @@ class Holding:
     reading: Reader
     taken: float
     """When the lease was asked for, on the monotonic clock."""
-    renewed: float
-    """When the last good renewal was sent."""
+    tenure: Tenure
+    """How long it is ours."""
     reader: asyncio.Task[None] | None = None
     """Runs `reading`."""
     concluded: bool = False
     """Its end began: its deliveries are void, `final` is what its release has to store."""
     final: Mark | None = None
+    successor: str | None = None
+    """Nonce of the member that it is handed over to."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -52,23 +54,6 @@ class Holding:
     def finished(self) -> bool:
         """Whether the shard ended here, everything settled."""
         return self.shard.finished or (self.final is not None and self.final[0] == SHARD_END)
-
-    async def renew(self, store: LeaseStore, clock: Clock, duration: float) -> str | None:
-        """Prolongs the lease.
-
-        Returns:
-            Why it is lost, where it is: to another owner, or because it ran out unrenewed.
-        """
-        sent = clock.monotonic()
-        try:
-            await store.renew(self.shard.lease)
-        except LeaseLost as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001 - a store's failures are its own
-            lived = clock.monotonic() - self.renewed
-            return f"it ran out unrenewed: {error!r}" if lived >= duration else None
-        self.renewed = sent
-        return None
 
     def conclude(self) -> None:
         """Settled places count until here; what is settled from now on is void."""
@@ -85,6 +70,7 @@ class Holding:
             checkpoint=checkpoint,
             number=self.checkpointer.next_number(),
             resume_from=resume_from,
+            successor=self.successor,
         )
         self.released.set()
 
@@ -96,22 +82,29 @@ class Holding:
 
     async def rewound(self, asked: KinesisPosition) -> None:
         """Waits until the position is stored and, where the tip was asked for, that is found."""
-        if self.concluded:
+        if self.live:
+            await self.checkpointer.stored()
+        if not self.live:
+            # Lost unwritten, its row may be ours still: then the position goes with the release.
             await self.released.wait()
-            return
-        await self.checkpointer.stored()
-        if asked.kind == "latest":
+        elif asked.kind == "latest":
             # An iterator that could not be had is built at the instant: nothing is missed either way.
             await self.shard.opened.wait()
 
 
 class Absences:
-    """Shards that were given up, each with a back-off of its own until it may be taken again."""
+    """Shards that are between owners here: let go of unfinished, and not taken again.
+
+    One that was given up has a back-off of its own until it may be taken again.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._backoffs: dict[str, Backoff] = {}
         self._until: dict[str, float] = {}
+        self.left: set[str] = set()
+        """All of them, with back-off or without."""
+        self._doubts: dict[str, float] = {}
 
     def add(self, holding: Holding) -> None:
         """Its shard is given up."""
@@ -125,7 +118,23 @@ class Absences:
         """Whether it is too early to take the shard again."""
         return shard_id in self._until and self._until[shard_id] > self._clock.monotonic()
 
+    def doubt(self, shard_id: str) -> None:
+        """Notes that the lease was asked for, and may be held for nobody: an answer was lost."""
+        self._doubts[shard_id] = self._clock.monotonic()
+
+    def doubted(self, shard_id: str, duration: float) -> bool:
+        """Whether such a lease, which lives `duration` seconds, may be alive."""
+        since = self._doubts.get(shard_id)
+        return since is not None and self._clock.monotonic() - since < duration
+
+    def recall(self) -> None:
+        """Ends every back-off: whatever a shard was given up for, it opens elsewhere now."""
+        self._until.clear()
+        self._backoffs.clear()
+
     def keep(self, listed: Container[str]) -> None:
         """Forgets shards that are not listed any more."""
+        self.left = {each for each in self.left if each in listed}
+        self._doubts = {each: when for each, when in self._doubts.items() if each in listed}
         for shard_id in [each for each in self._until if each not in listed]:
             del self._until[shard_id], self._backoffs[shard_id]

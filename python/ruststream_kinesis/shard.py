@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ruststream_kinesis._core import Page, Watermark
 from ruststream_kinesis.backoff import MinuteLog
+from ruststream_kinesis.channel import Fence
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.position import KinesisPosition
@@ -62,6 +63,7 @@ class HeldShard:
         self.shard_id = lease.key.shard_id
         self.generation = 0
         self.ceiling: float = math.inf
+        self.fence: Fence | None = None
         self.started = -1
         self.watermark = Watermark()
         self._settle = self.watermark.settle
@@ -74,6 +76,9 @@ class HeldShard:
         """Where the shard was moved; it counts until something is settled from there on."""
         self.ended = False
         """The shard is closed and every record of it took its place."""
+        self.unread = False
+        """Nothing more is read of it: it has ended, or holds too many. Until a rewind starts its
+        reader again, what is open is all that keeps it from being let go."""
         self.lost = False
         self.writing = False
         """A checkpoint write is on its way or due: it will see what moves meanwhile by itself."""
@@ -133,6 +138,12 @@ class HeldShard:
                     self.watermark.position or "the opening",
                     extra={"stream": self.stream, "shard_id": self.shard_id},
                 )
+
+    def hold_above(self, ceiling: float) -> None:
+        """Keeps open what lies above `ceiling`: it was never started, and never will be here."""
+        if ceiling < self.watermark.next_place:
+            for place in range(int(ceiling) + 1, self.watermark.next_place):
+                self.watermark.hold(place)
 
     def defer(self, place: int) -> None:
         """Nothing to note: the place is open, and is settled when its copy is in the stream."""

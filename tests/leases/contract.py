@@ -95,6 +95,21 @@ class LeaseStoreContract(CheckpointContract):
         assert [each.key.group for each in await store.leases("orders", "g")] == ["g"]
         assert [each.key.stream for each in await store.leases("bills")] == ["bills"]
 
+    async def test_a_member_takes_anew_what_it_holds_without_knowing_of_it(
+        self, store: LeaseStore, another: LeaseStore
+    ):
+        """The answer to its acquisition was lost; waiting for its own lease would be waste."""
+        lost = await store.acquire(KEY, "me", duration=PERIOD, member="m1")
+        assert lost is not None
+        assert await another.acquire(KEY, "me", duration=PERIOD, member="m2") is None
+
+        lease = await store.acquire(KEY, "me", duration=PERIOD, member="m1")
+
+        assert lease is not None
+        assert lease.owner != lost.owner
+        with pytest.raises(LeaseLost):
+            await store.renew(lost)
+
     # -- for how long --------------------------------------------------------------------------
 
     async def test_a_lease_that_is_renewed_is_kept(

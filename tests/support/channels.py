@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.channel import Channel, Run
+from ruststream_kinesis.channel import Channel, Fence, Run
 
 TURNS = 20
 """Loop turns after which everything that can happen without the test has happened."""
@@ -27,8 +27,9 @@ class FakeShard:
     stream: str = "orders"
     generation: int = 0
     ceiling: float = float("inf")
+    fence: Fence | None = None
     started: int = -1
-    ended: bool = False
+    unread: bool = False
     lost: bool = False
     taken: list[int] = field(default_factory=list)
     """Places that came out for this shard, in order."""

@@ -52,6 +52,8 @@ class Part:
     closed: bool = False
     fails: Callable[[], Exception] | None = None
     """Makes the answer to every read, while it is set."""
+    starts: str | None = None
+    """Its starting sequence number, as listed."""
 
 
 class Stream:
@@ -82,7 +84,7 @@ class Stream:
         if self.listing_fails is not None:
             raise self.listing_fails()
         listed = [
-            ShardInfo(name, part.parents)
+            ShardInfo(name, part.parents, part.starts)
             for name, part in self.parts.items()
             if name not in self.hidden
         ]
@@ -150,6 +152,13 @@ class Store(MemoryLeaseStore):
         if self.fails[method]:
             self.fails[method] -= 1
             raise ConnectionError(f"{method}: made by a test")
+
+    async def acquire(
+        self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
+    ) -> LeaseState | None:
+        """Acquire, or fail."""
+        self._maybe_fail("acquire")
+        return await super().acquire(key, owner_id, duration=duration, member=member)
 
     async def checkpoint(
         self,
@@ -244,6 +253,9 @@ class Instance:
                 self.channel.release()
                 if shard.generation != run.generation:
                     continue
+                if run.base + index > shard.ceiling:
+                    continue
+                shard.started = max(shard.started, run.base + index)
                 number = int(run.page.sequence_number(index))
                 self.received.append((shard.shard_id, number))
                 self.open[shard.shard_id, number] = (shard, run.base + index)

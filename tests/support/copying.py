@@ -13,7 +13,7 @@ from typing import Any
 
 from ruststream_kinesis import MemoryLeaseStore
 from ruststream_kinesis._core import Page, decode_envelope
-from ruststream_kinesis.channel import DeliveryShard, Run
+from ruststream_kinesis.channel import DeliveryShard, Fence, Run
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
@@ -45,7 +45,7 @@ class Script:
     """A transport that notes every put, with the shard and the copies that belong to it."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: Any = field(default_factory=ManualClock)
     events: list[tuple[Any, ...]] = field(default_factory=list)
     answer: Callable[[str], Awaitable[None]] | None = None
     """Awaited before each put takes effect; what it raises is the put's answer."""
@@ -103,8 +103,9 @@ class Shard:
         self.shard_id = shard_id
         self.generation = 0
         self.ceiling: float = math.inf
+        self.fence: Fence | None = None
         self.started = -1
-        self.ended = False
+        self.unread = False
         self.lost = False
         self._events = events
 

@@ -152,7 +152,8 @@ class LeaseStore(Protocol):
             key: The shard.
             owner_id: Who asks; the store appends a token of its own (see `token`).
             duration: Seconds the lease lives without a renewal.
-            member: Nonce of the member that asks, where there are others.
+            member: Nonce of the member that asks, where there are others. A lease that this very
+                member took, and does not know of, is its own: it is taken anew at once.
 
         Returns:
             The state as it is now held, or `None` when another holds it.
@@ -241,6 +242,10 @@ class LeaseStore(Protocol):
 
         `None` where that is the main loop's work: the store is bound to it, or nobody else looks.
         """
+        ...
+
+    async def close(self) -> None:
+        """Lets go of what the running event loop uses; a later call opens it anew."""
         ...
 
     async def delete(self, key: LeaseKey) -> None:

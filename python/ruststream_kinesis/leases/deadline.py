@@ -107,6 +107,10 @@ class PunctualStore:
         inner = self.inner.renewer()
         return None if inner is None else PunctualStore(inner)
 
+    async def close(self) -> None:
+        """As the store's."""
+        await _timely(self.inner.close(), "close", "its connections")
+
     async def delete(self, key: LeaseKey) -> None:
         """As the store's."""
         await _timely(self.inner.delete(key), "delete", key)

@@ -19,6 +19,7 @@ from ruststream_kinesis.leases.base import (
     Member,
     Opening,
     Survey,
+    member_of,
     subscription_name,
     token,
 )
@@ -83,7 +84,7 @@ class MemoryLeaseStore:
         with self._lock:
             row = self._rows.setdefault(key, _Row(key))
             now = self._clock.monotonic()
-            if row.live(now):
+            if row.live(now) and not (member and member_of(row.owner) == member):
                 return None
             row.owner = f"{owner_id}#{token(member, secrets.token_hex(8))}"
             row.duration, row.renewed, row.number, row.successor = duration, now, -1, None
@@ -146,8 +147,12 @@ class MemoryLeaseStore:
             ]
 
     async def survey(
-        self, stream: str, group: str | None = None, *, max_age: float = 0.0
-    ) -> Survey:  # noqa: ARG002 - it is always fresh
+        self,
+        stream: str,
+        group: str | None = None,
+        *,
+        max_age: float = 0.0,  # noqa: ARG002 - it is always fresh
+    ) -> Survey:
         """The rows of a stream and the members that read it, as they are now."""
         leases = await self.leases(stream, group)
         name = subscription_name(stream, group)
@@ -174,6 +179,9 @@ class MemoryLeaseStore:
     def renewer(self) -> LeaseStore | None:
         """Nobody outside this process looks: the main loop may renew."""
         return None
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
     async def delete(self, key: LeaseKey) -> None:
         """Removes a row that nobody holds."""
