@@ -1,5 +1,7 @@
 """`python -m tests.sim`: many seeds with progress, or one of them with everything that it says."""
 
+# ruff: noqa: T201 - a command prints
+
 from __future__ import annotations
 
 import argparse

@@ -48,7 +48,7 @@ class Behaviour:
     slow: float = 0.0
 
 
-class Refused(Exception):  # noqa: N818 - what it says
+class Refused(Exception):
     """What a handler raises."""
 
 

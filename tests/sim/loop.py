@@ -21,11 +21,17 @@ import types
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 __all__ = ["Scheduler", "SimLoop", "SimTask"]
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    # To mypy only: nobody asks a loop in virtual time for sockets, signals or processes.
+    _Base = asyncio.BaseEventLoop
+else:
+    _Base = asyncio.AbstractEventLoop
 
 # Steps that a loop takes before another one may come in between.
 _SLICE = 32
@@ -79,7 +85,7 @@ class _Callback:
         return self._when
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+class SimLoop(_Base):
     """The event loop of one thread of one process.
 
     Args:
@@ -115,12 +121,12 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> _Callback:
         """Queue a callback behind those that are ready."""
         handle = _Callback(callback, args, context, 0.0)
-        self._ready(handle)
+        self._enqueue(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
 
-    def _ready(self, handle: _Callback) -> None:
+    def _enqueue(self, handle: _Callback) -> None:
         if self.dead:
             return
         if self._jump:
@@ -280,7 +286,7 @@ class Scheduler:
                 what()
             elif not what._cancelled:
                 self.now = when
-                loop._ready(what)
+                loop._enqueue(what)
 
     def _slice(self) -> None:
         """Some steps of one loop."""

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.sim.loop import Scheduler
 
@@ -111,7 +111,7 @@ class Link:
             self._scheduler.at(now + self._patience, lambda: reply(None, self._refused(True)))
 
 
-def _resolve(answer: asyncio.Future[T], value: T, error: Exception | None) -> None:
+def _resolve(answer: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
     if answer.done():
         return
     if error is None:

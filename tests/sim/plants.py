@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition, coordinator
+from ruststream_kinesis import KinesisPosition, coordinator, sharing
 from ruststream_kinesis.dispatch import Dispatcher
 from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.leases import SHARD_END
+from ruststream_kinesis.leases.notebook import Notebook
+from ruststream_kinesis.leases.tabled import TableLeaseStore
+from ruststream_kinesis.plan import share
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.shard import HeldShard
-from tests.sim import leases
-from tests.sim.leases import tables
-from tests.sim.world import default_flags
+from tests.sim.tables import SimTable
 
 __all__ = ["PLANTS", "Plant"]
 
@@ -52,22 +53,19 @@ def _planted(patch: Patch) -> Iterator[None]:
 
 def _unfenced(monkey: pytest.MonkeyPatch) -> None:
     """A checkpoint is stored whoever holds the shard."""
-    if tables is None:
-        monkey.setattr(leases.Memory, "_held", lambda self, held: self._rows[held.key])
-    else:
-        _without_condition(monkey, "lease_owner")
+    _without_condition(monkey, "lease_owner")
 
 
 def _without_condition(monkey: pytest.MonkeyPatch, name: str) -> None:
     """Checkpoint writes to the table lack the condition on one attribute."""
-    update = tables.SimTable.update
+    update = SimTable.update
 
     async def loose(self: Any, key: str, change: Any, condition: Any) -> Any:
         if "checkpoint_number" in change.set:
             condition = [check for check in condition if check.name != name]
         return await update(self, key, change, condition)
 
-    monkey.setattr(tables.SimTable, "update", loose)
+    monkey.setattr(SimTable, "update", loose)
 
 
 def _unordered(monkey: pytest.MonkeyPatch) -> None:
@@ -105,12 +103,7 @@ def _lives_on(monkey: pytest.MonkeyPatch) -> None:
 
 def _wall_clock(monkey: pytest.MonkeyPatch) -> None:
     """A lease is judged by what the machines believe the time to be."""
-    if tables is None:
-        monkey.setattr(leases.Memory, "monotonic", lambda self: self.caller.clock.time())
-        return
-    from ruststream_kinesis.leases.notebook import Notebook  # noqa: PLC0415 - there may be none
-
-    make = tables.TableLeaseStore.__init__
+    make = TableLeaseStore.__init__
 
     def remember(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
@@ -121,7 +114,7 @@ def _wall_clock(monkey: pytest.MonkeyPatch) -> None:
         return lease.state(free=lease.owner is None or expiry < 1000 * walls[self].time())
 
     walls: dict[Any, Any] = {}
-    monkey.setattr(tables.TableLeaseStore, "__init__", remember)
+    monkey.setattr(TableLeaseStore, "__init__", remember)
     monkey.setattr(Notebook, "_judged", judged)
 
 
@@ -162,15 +155,7 @@ def _forgets_the_end(monkey: pytest.MonkeyPatch) -> None:
 
 def _goes_back(monkey: pytest.MonkeyPatch) -> None:
     """A checkpoint is stored whatever its number: one that arrives late wins."""
-    if tables is not None:
-        _without_condition(monkey, "checkpoint_number")
-        return
-    store: Any = leases.Memory._store
-    monkey.setattr(
-        leases.Memory,
-        "_store",
-        staticmethod(lambda row, mark, resume, number: store(row, mark, resume, row.number + 1)),
-    )
+    _without_condition(monkey, "checkpoint_number")
 
 
 def _no_drain(monkey: pytest.MonkeyPatch) -> None:
@@ -193,26 +178,13 @@ def _no_fence(monkey: pytest.MonkeyPatch) -> None:
 
 def _keeps_all(monkey: pytest.MonkeyPatch) -> None:
     """Nobody hands over anything."""
-    from ruststream_kinesis import sharing  # noqa: PLC0415 - there may be none
-
-    plan = sharing.share
+    plan = share
 
     def kept(shards: Any, members: Any) -> dict[str, str]:
         planned = plan(shards, members)
         return {shard: shards[shard] or planned[shard] for shard in planned}
 
     monkey.setattr(sharing, "share", kept)
-
-
-def _of_flags() -> list[Plant]:
-    """Bugs in parts that there may not be yet."""
-    flags = default_flags()
-    plants = []
-    if flags.fencing:
-        plants.append(Plant("deliveries after the lease ran out", _no_fence, "took meanwhile"))
-    if flags.balance:
-        plants.append(Plant("no hand-over", _keeps_all, "not balanced"))
-    return plants
 
 
 PLANTS = [
@@ -226,5 +198,6 @@ PLANTS = [
     Plant("a release without the last checkpoint", _forgets_the_end, "was released at|came again"),
     Plant("writes that overtake each other", _goes_back, "went back"),
     Plant("a stop that does not drain", _no_drain, "was released at|came again"),
-    *_of_flags(),
+    Plant("deliveries after the lease ran out", _no_fence, "took meanwhile"),
+    Plant("no hand-over", _keeps_all, "not balanced"),
 ]

@@ -96,7 +96,7 @@ class Process:
                 await work()
             except BaseException as raised:  # noqa: BLE001 - whoever waits raises it
                 error = raised
-            here.call_soon_threadsafe(lambda: ended.done() or ended.set_result(error))
+            here.call_soon_threadsafe(_set, ended, error)
 
         task: Any = None
 
@@ -108,8 +108,14 @@ class Process:
         try:
             await asyncio.wait({ended})
         except asyncio.CancelledError:
-            self.side.call_soon_threadsafe(lambda: task.cancel())
+            # Not `task.cancel` itself: there may be no task yet.
+            self.side.call_soon_threadsafe(lambda: task.cancel())  # noqa: PLW0108 - as above
             await asyncio.wait({ended}, timeout=5.0)
             raise
         if ended.result() is not None:
             raise ended.result()
+
+
+def _set(future: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
+    if not future.done():
+        future.set_result(error)

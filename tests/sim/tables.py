@@ -46,7 +46,6 @@ class SimTable:
         self._link = link
         self._monitor = monitor
         self._process = process
-        self._calls: Callable[[Callable[[], Any]], Any] = link.call
 
     @property
     def name(self) -> str:

@@ -73,7 +73,8 @@ def test_time_jumps_to_what_is_due(scheduler: Scheduler) -> None:
 
 
 def test_a_frozen_loop_runs_everything_at_once_afterwards(scheduler: Scheduler) -> None:
-    frozen, other, seen, others = SimLoop(scheduler, "a"), SimLoop(scheduler, "b"), [], []
+    frozen, other = SimLoop(scheduler, "a"), SimLoop(scheduler, "b")
+    seen, others = list[tuple[float, float]](), list[float]()
 
     async def wait_each() -> None:
         await asyncio.gather(*(note(seconds) for seconds in (3.0, 1.0, 2.0)))

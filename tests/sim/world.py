@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ruststream_kinesis import backoff
+from ruststream_kinesis import backoff, heartbeat
 from ruststream_kinesis.leases import SHARD_END
 from tests.sim.instance import Behaviour, Instance
 from tests.sim.invariants import Flags, Monitor
@@ -23,12 +23,7 @@ from tests.sim.leases import Storage
 from tests.sim.loop import Scheduler
 from tests.sim.network import FAIR, Link, Weather
 
-try:
-    from ruststream_kinesis import heartbeat
-except ImportError:  # the part is not built yet
-    heartbeat = None  # type: ignore[assignment]  # asked for below
-
-__all__ = ["Result", "World", "default_flags", "simulate"]
+__all__ = ["Result", "World", "simulate"]
 
 # The storm, in virtual seconds; then it has to become quiet.
 STORM = 90.0
@@ -38,12 +33,6 @@ _MOST_INSTANCES = 5
 # behind the clock of who published it.
 _HEALED = 300.0
 _STOP = 60.0
-
-
-def default_flags() -> Flags:
-    """The promises that this version of the package makes."""
-    built = heartbeat is not None
-    return Flags(fencing=built, balance=built, unread=built)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +69,7 @@ class World:
         self.rng = rng("world")
         self.scheduler = Scheduler(rng("schedule"))
         self.kinesis = Kinesis(self.scheduler, rng("kinesis"), self.rng.randint(1, 5))
-        self.monitor = Monitor(self.scheduler, self.kinesis, flags or default_flags())
+        self.monitor = Monitor(self.scheduler, self.kinesis, flags or Flags())
         self.storage = Storage(self.scheduler, rng("store"), self.monitor)
         self.store = self.storage.link
         self.instances: list[Instance] = []
@@ -404,17 +393,23 @@ def _determined(world: World) -> Iterator[None]:
     """Everything that the package draws by chance, and its thread, come from the seed."""
     rng = random.Random(f"{world.seed}/package")
     token_hex = secrets.token_hex
-    secrets.token_hex = lambda size=32: f"{rng.getrandbits(8 * size):0{2 * size}x}"
+
+    def determined(nbytes: int | None = None) -> str:
+        size = nbytes or 32
+        return f"{rng.getrandbits(8 * size):0{2 * size}x}"
+
+    secrets.token_hex = determined
     backoff._RNG.seed(f"{world.seed}/jitter")
-    threads: Any = getattr(heartbeat, "run_in_thread", None)
+    # As a module of no type: it exports no function of another one.
+    package: Any = heartbeat
+    threads = package.run_in_thread
 
     async def run_in_thread(name: str, work: Any) -> None:
         loop = asyncio.get_running_loop()
         process = next(each.process for each in world.instances if each.process.loop is loop)
         await process.run_in_thread(name, work)
 
-    if threads is not None:
-        heartbeat.run_in_thread = run_in_thread
+    package.run_in_thread = run_in_thread
     logger = logging.getLogger("ruststream_kinesis")
     disabled, logger.disabled = logger.disabled, not world.verbose
     level, ears = logger.level, _Ears(world)
@@ -438,8 +433,7 @@ def _determined(world: World) -> Iterator[None]:
         logger.setLevel(level)
         logger.disabled = disabled
         secrets.token_hex = token_hex
-        if threads is not None:
-            heartbeat.run_in_thread = threads
+        package.run_in_thread = threads
 
 
 def simulate(
