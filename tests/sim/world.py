@@ -426,6 +426,8 @@ def _determined(world: World) -> Iterator[None]:
         sys.unraisablehook = lambda _: None
         with warnings.catch_warnings(action="ignore"):
             world.dispose()
+            # The youngest generation is what this world made: nothing was collected meanwhile.
+            gc.collect(0)
         sys.unraisablehook = hook
         if collecting:
             gc.enable()
