@@ -49,9 +49,12 @@ class _Part:
         """Whether the shard was neither lost nor rewound since its read."""
         return self.run.shard.generation == self.run.generation
 
-    def trim(self) -> bool:
+    def trim(self, now: float) -> bool:
         """Leaves out what may not start any more; whether anything is left."""
         if not self.is_valid():
+            return False
+        fence = self.run.shard.fence
+        if fence is not None and now >= fence.until and fence.expire(now):
             return False
         run, ceiling = self.run, self.run.shard.ceiling
         if run.base + self.indices[-1] > ceiling:
@@ -150,7 +153,8 @@ class BatchDispatcher:
         parts = [part for each in batch if (part := await self._open(*each)) is not None]
         # Opening may have waited for a dead letter, or asked for a stop: what may start is looked at
         # right before the call.
-        parts = [part for part in parts if part.trim()]
+        now = self._clock.monotonic()
+        parts = [part for part in parts if part.trim(now)]
         if not parts:
             return
         values = parts[0].values if len(parts) == 1 else [v for part in parts for v in part.values]

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ruststream_kinesis.channel import Channel, DeliveryShard, Run
+from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.handlers import Handler, Tools
 from ruststream_kinesis.message import KinesisMessage
 from ruststream_kinesis.settlement import Settlement
@@ -71,15 +72,22 @@ class Dispatcher:
         channel: Where runs come from.
         caller: Calls it.
         settlement: Takes what comes of it.
+        clock: Tells when a lease has run out.
     """
 
     def __init__(
-        self, handler: Handler, channel: Channel, caller: Caller, settlement: Settlement
+        self,
+        handler: Handler,
+        channel: Channel,
+        caller: Caller,
+        settlement: Settlement,
+        clock: Clock,
     ) -> None:
         self._handler = handler
         self._channel = channel
         self._caller = caller
         self._settlement = settlement
+        self._clock = clock
         self._workers: list[_Worker] = []
         channel.note_started = self._note
 
@@ -111,6 +119,7 @@ class Dispatcher:
         call, decode, counters = handler.call, handler.decode, settlement.counters
         direct = handler.is_async and handler.sources is None
         early = settlement.put_off(run)
+        fence, now = shard.fence, self._clock.monotonic
         handled = 0
         worker.run, worker.place = run, -1
         try:
@@ -118,6 +127,9 @@ class Dispatcher:
                 release()
                 place = base + index
                 if shard.generation != generation or place > shard.ceiling:
+                    continue
+                # By the clock, not by what we were told: after a pause nobody has told us yet.
+                if fence is not None and now() >= fence.until and fence.expire(now()):
                     continue
                 worker.place = place
                 if early and index in early:
