@@ -143,9 +143,8 @@ class Monitor:
         # no handler that asked for it: what came too early is put off by another copy.
         for record in self._kinesis.of_value[copy.value][:-1]:
             record.done = True
-        asked = self._copying.get((process, copy.value))
-        if asked:
-            held, number = asked.pop(0)
+        # Nor can be told which delivery asked, where it was delivered again: none is taken for open.
+        for held, number in self._copying.pop((process, copy.value), ()):
             held.open.pop(number, None)
 
     def opened(self, process: Process) -> None:
