@@ -206,7 +206,9 @@ class Instance:
         self.ended = True
         # It may only end by itself, or end badly, while something is wrong.
         calm = max(self._monitor.calm_since, self.process.disturbed_until)
-        if self._scheduler.now > calm and (self.error is not None or not self.process.stopping):
+        if self._scheduler.now > calm + _GRACE and (
+            self.error is not None or not self.process.stopping
+        ):
             self._scheduler.fail(f"{self} ended: {self.error!r}")
         self.process.alive = False
         self._scheduler.at(self._scheduler.now + _GRACE, self._left)
