@@ -38,6 +38,8 @@ class Plant:
     patch: Patch
     says: str
     """Part of what the simulation says about it, a regular expression."""
+    first: int = 0
+    """Where to begin: seeds that are known to show nothing are not run."""
 
     def planted(self) -> AbstractContextManager[None]:
         """Break the package for a while."""
@@ -198,6 +200,7 @@ PLANTS = [
     Plant("a release without the last checkpoint", _forgets_the_end, "was released at|came again"),
     Plant("writes that overtake each other", _goes_back, "went back"),
     Plant("a stop that does not drain", _no_drain, "was released at|came again"),
-    Plant("deliveries after the lease ran out", _no_fence, "took meanwhile"),
+    # One seed in twenty has a machine that is suspended in a handler with more of its run to come.
+    Plant("deliveries after the lease ran out", _no_fence, "took meanwhile", first=60),
     Plant("no hand-over", _keeps_all, "not balanced"),
 ]

@@ -10,13 +10,13 @@ import pytest
 from tests.sim.plants import PLANTS, Plant
 from tests.sim.world import simulate
 
-SEEDS = range(40)
+SEEDS = 40
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[plant.name for plant in PLANTS])
 def test_a_planted_bug_is_found(plant: Plant) -> None:
     said = []
-    for seed in SEEDS:
+    for seed in range(plant.first, plant.first + SEEDS):
         with plant.planted():
             result = simulate(seed)
         if result.failure is not None:
