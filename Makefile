@@ -10,14 +10,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CACHE := .cache
 DIST := dist
-# Where the tests look for the npm server (tests/support/servers.py). Pinned: a mock that changes
+# Where the tests look for the npm servers (tests/support/servers.py). Pinned: a mock that changes
 # its behaviour is to be met in a commit, not in somebody else's build.
 SERVERS := $(CACHE)/servers
 KINESIS_LOCAL_VERSION := 0.6.2
+DYNALITE_VERSION := 4.0.0
 
 DEPS_STAMP := $(VENV)/.stamp-deps
 WHEEL_STAMP := $(VENV)/.stamp-wheel
-SERVERS_STAMP := $(SERVERS)/.stamp-kinesis-local-$(KINESIS_LOCAL_VERSION)
+SERVERS_STAMP := $(SERVERS)/.stamp-kinesis-local-$(KINESIS_LOCAL_VERSION)-dynalite-$(DYNALITE_VERSION)
 
 # The folders count too: their time changes when a file leaves them.
 WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
@@ -79,7 +80,7 @@ bench: build ## Run the benchmarks: JSON in .benchmarks and a table with the rat
 	$(PY) -m benches
 
 .PHONY: servers
-servers: $(SERVERS_STAMP) ## Install the Kinesis server from npm that the live tests start
+servers: $(SERVERS_STAMP) ## Install the Kinesis and DynamoDB servers from npm that the live tests start
 
 .PHONY: clean
 clean: ## Remove everything that was built or downloaded, .venv included
@@ -118,9 +119,10 @@ $(WHEEL_STAMP): $(DEPS_STAMP) $(WHEEL_SOURCES)
 	@$(PY) -I -c 'import ruststream_kinesis._core as core; assert "site-packages" in core.__file__, core.__file__'
 	@touch $@
 
-# Without Node the live tests of this server are skipped with the reason, unless CI insists.
+# Without Node the live tests of these servers are skipped with the reason, unless CI insists. One
+# command for both: npm removes what it is not asked for.
 $(SERVERS_STAMP):
 	@mkdir -p $(SERVERS)
 	npm install --prefix $(SERVERS) --no-save --no-package-lock --no-audit --no-fund --loglevel=error \
-		kinesis-local@$(KINESIS_LOCAL_VERSION) && touch $@ \
-		|| { echo "kinesis-local could not be installed: its live tests cannot run" >&2; test -z "$(REQUIRE_LIVE)"; }
+		kinesis-local@$(KINESIS_LOCAL_VERSION) dynalite@$(DYNALITE_VERSION) && touch $@ \
+		|| { echo "the servers from npm could not be installed: their live tests cannot run" >&2; test -z "$(REQUIRE_LIVE)"; }

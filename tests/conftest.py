@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 SERVERS = ("kinesis-local", "moto")
 """Names of the real servers, as `kinesis` is parametrised with them."""
 
-_FIXTURES = {"kinesis_local", "moto_server", "kinesis"}
+TABLE_SERVERS = ("dynalite", "moto")
+"""Names of the real servers of tables, as `dynamodb` is parametrised with them."""
+
+_FIXTURES = {"kinesis_local", "moto_server", "kinesis", "dynalite_server", "dynamodb"}
 
 
 def pytest_report_header() -> str:
@@ -48,6 +51,22 @@ def moto_server() -> Iterator[servers.Server]:
     """Moto in server mode; it also serves DynamoDB."""
     with servers.moto() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def dynalite_server() -> Iterator[servers.Server]:
+    """`dynalite`: DynamoDB from other hands than moto's."""
+    with servers.dynalite() as server:
+        yield server
+
+
+@pytest.fixture(params=TABLE_SERVERS)
+def dynamodb(request: pytest.FixtureRequest) -> servers.Server:
+    """Each real server of tables in turn."""
+    fixture = {"dynalite": "dynalite_server", "moto": "moto_server"}[request.param]
+    # Looked up late, as in `kinesis`.
+    server: servers.Server = request.getfixturevalue(fixture)
+    return server
 
 
 @pytest.fixture(params=SERVERS)

@@ -83,5 +83,8 @@ def test_a_missing_server_is_a_skip_unless_it_is_required(
     monkeypatch.setenv("REQUIRE_LIVE", required)
     monkeypatch.setenv("KINESIS_LOCAL_DIR", "/nowhere")
 
-    with pytest.raises(outcome, match="/nowhere"), servers.kinesis_local():
-        pytest.fail("it cannot have started")
+    monkeypatch.setenv("DYNALITE_DIR", "/nowhere")
+
+    for server in (servers.kinesis_local, servers.dynalite):
+        with pytest.raises(outcome, match="/nowhere"), server():
+            pytest.fail("it cannot have started")

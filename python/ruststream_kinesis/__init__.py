@@ -8,6 +8,7 @@ from ruststream_kinesis.app import RustStream
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.leases import (
+    DynamoLeaseStore,
     LeaseKey,
     LeaseState,
     LeaseStore,
@@ -25,6 +26,7 @@ from ruststream_kinesis.stream import KinesisStream
 __all__ = [
     "AppState",
     "Codec",
+    "DynamoLeaseStore",
     "Headers",
     "JsonCodec",
     "KinesisBroker",

@@ -18,6 +18,12 @@ __all__ = [
     "InvalidRecord",
     "KinesisError",
     "LeaseLost",
+    "LeaseRowError",
+    "LeaseTableDenied",
+    "LeaseTableError",
+    "LeaseTableMismatch",
+    "LeaseTableNotFound",
+    "LeaseTableUnreachable",
     "NotConnected",
     "PageError",
     "PayloadDecodeError",
@@ -157,6 +163,53 @@ class AckUnsupported(KinesisError):
 
 class LeaseLost(KinesisError):
     """Another acquisition holds the shard now: this one may neither renew nor write."""
+
+
+class LeaseRowError(KinesisError):
+    """A row of the lease table that cannot be understood; its shard is not read."""
+
+
+class LeaseTableError(KinesisError):
+    """A request to the lease table that was answered with an error, or not answered.
+
+    Args:
+        table: The table's name.
+        code: The service's error code, `"HTTP<status>"` where the answer named none, or the name of
+            the transport's exception where there was no answer.
+        status: HTTP status, or `None` where there was no answer.
+        uncertain: A write may have been applied all the same: its answer was lost.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        table: str,
+        code: str,
+        status: int | None = None,
+        uncertain: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.table = table
+        self.code = code
+        self.status = status
+        self.uncertain = uncertain
+
+
+class LeaseTableNotFound(LeaseTableError):
+    """The lease table does not exist (or not in this account and region)."""
+
+
+class LeaseTableMismatch(LeaseTableError):
+    """The table has another key than a lease table: it belongs to something else."""
+
+
+class LeaseTableDenied(LeaseTableError):
+    """The credentials do not allow the call; no retry can help."""
+
+
+class LeaseTableUnreachable(LeaseTableError):
+    """Throttled, failing, or not answering, for as long as a call may take; it may work later."""
 
 
 class StreamRecreated(KinesisError):

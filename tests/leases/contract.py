@@ -16,10 +16,11 @@ from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases import Opening
 from ruststream_kinesis.testing import ManualClock
 from tests.leases.contract_checkpoints import CheckpointContract
+from tests.leases.contract_sharing import SharingContract
 from tests.support.leasing import KEY, OTHER, PERIOD, row, take, take_over
 
 
-class LeaseStoreContract(CheckpointContract):
+class LeaseStoreContract(CheckpointContract, SharingContract):
     """The promises of `LeaseStore`."""
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Kinesis servers that others wrote, as real processes on free ports.
+"""Kinesis and DynamoDB servers that others wrote, as real processes on free ports.
 
 Why processes and not an in-process mock: what the package leans on (closed iterators, error bodies,
 the `Date` header, cut connections) is only true at the socket.
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-KINESIS_LOCAL_DIR = ROOT / ".cache" / "servers" / "node_modules" / "kinesis-local"
+_PACKAGES = ROOT / ".cache" / "servers" / "node_modules"
+
+KINESIS_LOCAL_DIR = _PACKAGES / "kinesis-local"
 """Where `make servers` installs the npm package; `KINESIS_LOCAL_DIR` in the environment overrides."""
+
+DYNALITE_DIR = _PACKAGES / "dynalite"
+"""As above; `DYNALITE_DIR` in the environment overrides."""
 
 READY_TIMEOUT = 60.0
 """Seconds until a server must answer. A cold start takes 1 to 5 s; a loaded CI machine far longer."""
@@ -78,7 +83,7 @@ class Server:
     """A running server that answers."""
 
     name: str
-    """`kinesis-local` or `moto`."""
+    """`kinesis-local`, `moto` or `dynalite`."""
     url: str
     """Its plain HTTP endpoint, without a path."""
     process: subprocess.Popen[bytes] = field(repr=False)
@@ -92,6 +97,8 @@ class Launch:
     command: Sequence[str]
     folder: Path = ROOT
     env: Mapping[str, str] = field(default_factory=dict)
+    service: str = "kinesis"
+    """What it is asked to see whether it is ready."""
 
 
 class ServerFailedError(Exception):
@@ -102,11 +109,7 @@ class ServerFailedError(Exception):
 def kinesis_local() -> Iterator[Server]:
     """Run `kinesis-local` from npm: real sequence numbers, splits, merges, closed iterators."""
     folder = Path(os.environ.get("KINESIS_LOCAL_DIR", KINESIS_LOCAL_DIR))
-    node = shutil.which("node")
-    if node is None:
-        unavailable("kinesis-local needs `node`, which is not on the PATH")
-    if not (folder / "main.js").is_file():
-        unavailable(f"kinesis-local is not in {folder}: run `make servers`")
+    node = _node("kinesis-local", folder / "main.js")
 
     def launch(port: int) -> Launch:
         ports = {"KINESIS_MOCK_PLAIN_PORT": str(port), "KINESIS_MOCK_TLS_PORT": str(free_port())}
@@ -114,6 +117,21 @@ def kinesis_local() -> Iterator[Server]:
         return Launch([node, "main.js"], folder, ports | KINESIS_LOCAL_ENV)
 
     with _run_or_skip("kinesis-local", launch) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def dynalite() -> Iterator[Server]:
+    """Run `dynalite` from npm: DynamoDB, with its own reading of expressions and conditions."""
+    folder = Path(os.environ.get("DYNALITE_DIR", DYNALITE_DIR))
+    node = _node("dynalite", folder / "cli.js")
+
+    def launch(port: int) -> Launch:
+        # A table is active at once: what waits for it is tested with a fault server.
+        command = [node, "cli.js", "--host", "127.0.0.1", "--port", str(port)]
+        return Launch([*command, "--createTableMs", "5"], folder, service="dynamodb")
+
+    with _run_or_skip("dynalite", launch) as server:
         yield server
 
 
@@ -145,10 +163,11 @@ def run(
     for left in reversed(range(ATTEMPTS)):
         port = free_port()
         with tempfile.TemporaryFile() as output:
-            process = _spawn(launch(port), output)
+            started = launch(port)
+            process = _spawn(started, output)
             try:
                 url = f"http://127.0.0.1:{port}"
-                if _wait_until_ready(process, url, ready_timeout):
+                if _wait_until_ready(process, url, ready_timeout, started.service):
                     yield Server(name, url, process)
                     return
                 died = process.poll() is not None
@@ -185,6 +204,16 @@ def _run_or_skip(name: str, launch: Callable[[int], Launch]) -> Iterator[Server]
         yield server
 
 
+def _node(name: str, script: Path) -> str:
+    """Return the path of Node, where it and the package are there."""
+    node = shutil.which("node")
+    if node is None:
+        unavailable(f"{name} needs `node`, which is not on the PATH")
+    if not script.is_file():
+        unavailable(f"{name} is not in {script.parent}: run `make servers`")
+    return node
+
+
 def _spawn(launch: Launch, output: IO[bytes]) -> subprocess.Popen[bytes]:
     # A session of its own keeps Ctrl-C on the terminal away from it: fixtures are torn down while
     # it still answers. The pipe is never written to; that it closes is the message.
@@ -199,11 +228,13 @@ def _spawn(launch: Launch, output: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, timeout: float) -> bool:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], url: str, timeout: float, service: str
+) -> bool:
     """Poll the API. False: the process died, or the time is up."""
     # Any: botocore makes the methods of a client at run time.
     client: Any = botocore.session.get_session().create_client(
-        "kinesis",
+        service,
         region_name=REGION,
         endpoint_url=url,
         aws_access_key_id="test",
@@ -214,7 +245,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, timeout: float
     with contextlib.closing(client):
         while time.monotonic() < deadline:
             with contextlib.suppress(BotoCoreError, ClientError):
-                client.list_streams(Limit=1)
+                (client.list_streams if service == "kinesis" else client.list_tables)(Limit=1)
                 # The port may have gone to another server of the same kind: ours must be alive.
                 return process.poll() is None
             # The pause between two polls, cut short if the process dies.

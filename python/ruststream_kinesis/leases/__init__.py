@@ -7,6 +7,15 @@ from ruststream_kinesis.leases.base import (
     LeaseStore,
     Opening,
 )
+from ruststream_kinesis.leases.dynamodb import DynamoLeaseStore
 from ruststream_kinesis.leases.memory import MemoryLeaseStore
 
-__all__ = ["SHARD_END", "LeaseKey", "LeaseState", "LeaseStore", "MemoryLeaseStore", "Opening"]
+__all__ = [
+    "SHARD_END",
+    "DynamoLeaseStore",
+    "LeaseKey",
+    "LeaseState",
+    "LeaseStore",
+    "MemoryLeaseStore",
+    "Opening",
+]

@@ -1,0 +1,266 @@
+"""Clients of AWS services, one for each event loop, from one configuration.
+
+Clients belong to an event loop. The first loop that asks owns the credentials and their refresh;
+another loop gets a client of its own, which signs with frozen snapshots, since a refreshable
+object's lock is bound to one loop.
+
+A snapshot outlives a moment in which the owning loop is busy: what renews leases while a handler
+blocks the main loop must not wait for that loop to sign a request.
+
+aiobotocore is imported at the first use: it alone takes half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ruststream_kinesis.errors import ConfigurationError, NotConnected
+
+if TYPE_CHECKING:
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
+
+__all__ = ["ClientSettings", "LoopClients"]
+
+# The client of a thread that is busy at the stop is left to the end of its loop.
+_CLOSE_DEADLINE = 2.0
+# Seconds that a snapshot is used without asking. Credentials are refreshed many minutes before
+# they expire, so an older one is still good where the owning loop does not answer.
+_SNAPSHOT_AGE = 30.0
+# Seconds that the owning loop has to answer where an older snapshot would do.
+_SNAPSHOT_PATIENCE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How to reach a service; region and credentials are resolved at the first use."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    session: AioSession | None = None
+    config: AioConfig | None = None
+    test_credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    calls: Any
+    life: AsyncGenerator[Any, None]
+
+
+class LoopClients:
+    """The clients of one service.
+
+    Args:
+        service: botocore's name of it.
+        settings: Where and as whom.
+        advice: Whose argument `region` and the like are, for messages.
+        defaults: `AioConfig` values that the settings may override.
+        made: Awaited with each new client before anybody gets it; what it raises is raised to
+            those who wait, and the next caller tries anew.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        settings: ClientSettings,
+        *,
+        advice: str,
+        defaults: dict[str, Any],
+        made: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self._advice = advice
+        self._defaults = defaults
+        self._made = made
+        self._owner: asyncio.AbstractEventLoop | None = None
+        self._session: Any = None
+        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client]] = {}
+        self._closed = False
+
+    async def get(self) -> Any:
+        """The running loop's client.
+
+        Raises:
+            NotConnected: After `close`.
+            ConfigurationError: No region, or no credentials, anywhere in the configuration.
+        """
+        if self._closed:
+            raise NotConnected(f"the connection to {self._service} is closed")
+        loop = asyncio.get_running_loop()
+        task = self._clients.get(loop)
+        if task is None:
+            for other in list(self._clients):
+                if other.is_closed():
+                    self._clients.pop(other, None)
+            if self._owner is None or self._owner.is_closed():
+                self._owner, self._session = loop, None
+            # A task, so that callers that come meanwhile share the one client, and none that is
+            # cancelled takes it from the others.
+            task = self._clients[loop] = loop.create_task(
+                self._connect(loop), name=f"{self._service}-client"
+            )
+            task.add_done_callback(self._connected)
+        elif task.done() and not task.cancelled() and task.exception() is None:
+            return task.result().calls
+        return (await asyncio.shield(task)).calls
+
+    async def close(self) -> None:
+        """Closes the clients of every loop; a loop that is gone took its client with it."""
+        self._closed = True
+        clients, self._clients = self._clients, {}
+        # Each by itself: a thread whose loop ends at this moment must not keep the others open.
+        await asyncio.gather(*(_close_on(loop, task) for loop, task in clients.items()))
+
+    def _connected(self, task: asyncio.Task[_Client]) -> None:
+        """Forgets a client that did not come to be: the next caller tries anew."""
+        loop = task.get_loop()
+        failed = task.cancelled() or task.exception() is not None
+        if failed and self._clients.get(loop) is task:
+            del self._clients[loop]
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client:
+        # Off the loop: a service that hosts us in its own lifespan must not stall for the import.
+        await asyncio.to_thread(importlib.import_module, "aiobotocore.session")
+        from aiobotocore.config import AioConfig  # noqa: PLC0415 - see the module's header
+
+        settings = self._settings
+        config = AioConfig(**self._defaults)
+        if settings.config is not None:
+            config = config.merge(settings.config)
+        # One attempt a call is ours to decide: the callers own the retries.
+        config = config.merge(AioConfig(retries={"total_max_attempts": 1, "mode": "standard"}))
+        keys: dict[str, Any] = {}
+        if self._session is None:
+            self._session = settings.session or _new_session()
+        session = self._session
+        if settings.test_credentials:
+            keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        if loop is not self._owner:
+            session = _new_session()
+            if not keys:
+                # aiobotocore has no public way to give a session its credentials object.
+                session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said
+        region = settings.region or self._session.get_config_variable("region")
+        if region is None and settings.test_credentials:
+            region = "us-east-1"
+        if region is None:
+            raise ConfigurationError(
+                f"no region: set AWS_REGION or the profile's, or pass {self._advice}(region=...)"
+            )
+        if not keys and await session.get_credentials() is None:
+            raise ConfigurationError(
+                "no credentials: configure a profile, a role or AWS_ACCESS_KEY_ID; for a local "
+                f"endpoint pass {self._advice}(test_credentials=True)"
+            )
+        life = _life(
+            session.create_client(
+                self._service,
+                region_name=region,
+                endpoint_url=settings.endpoint_url,
+                config=config,
+                **keys,
+            )
+        )
+        client = _Client(await anext(life), life)
+        try:
+            await self._made(client.calls)
+        except BaseException:
+            await life.aclose()
+            raise
+        return client
+
+
+async def _life(opening: Any) -> AsyncGenerator[Any, None]:
+    """A client, until it is closed or its loop ends.
+
+    A loop closes the generators that are left open in it (`asyncio.run` does): the sockets of a
+    thread that came and went do not wait for the stop of the service.
+    """
+    async with opening as calls:
+        yield calls
+
+
+async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client]) -> None:
+    """Closes a client where it lives; a loop that is gone, or going, takes its client with it."""
+    if loop is asyncio.get_running_loop():
+        await _close(task)
+        return
+    closing = _close(task)
+    try:
+        there = asyncio.run_coroutine_threadsafe(closing, loop)
+    except RuntimeError:  # the loop was closed meanwhile
+        closing.close()
+        return
+    # Waited for, not awaited: however it ends there, nothing of it is ours. A busy loop may take
+    # longer than anybody should wait.
+    await asyncio.wait([asyncio.wrap_future(there)], timeout=_CLOSE_DEADLINE)
+
+
+async def _close(task: asyncio.Task[_Client]) -> None:
+    if not task.done():
+        task.cancel()
+    # A client that never came to be has nothing to close.
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        client = await task
+        await client.life.aclose()
+
+
+def _new_session() -> Any:
+    from aiobotocore.session import AioSession  # noqa: PLC0415 - see the module's header
+
+    session = AioSession()
+    # The name that every other SDK reads; botocore by itself knows AWS_DEFAULT_REGION only.
+    region = os.environ.get("AWS_REGION")
+    if region:
+        session.set_config_variable("region", region)
+    return session
+
+
+def _snapshots(session: Any, owner: asyncio.AbstractEventLoop | None) -> Any:
+    """Credentials for another loop: frozen copies, asked for on the loop that refreshes them."""
+    from aiobotocore.credentials import AioCredentials  # noqa: PLC0415 - see the module's header
+
+    async def snapshot() -> Any:
+        credentials = await session.get_credentials()
+        return None if credentials is None else await credentials.get_frozen_credentials()
+
+    class Snapshots(AioCredentials):
+        def __init__(self) -> None:
+            super().__init__("pending", "pending", method="ruststream-snapshot")
+            self.last: Any = None
+            self.taken = 0.0
+            self.asking: asyncio.Task[Any] | None = None
+
+        async def get_frozen_credentials(self) -> Any:  # type: ignore[override]  # as AioCredentials
+            now = asyncio.get_running_loop().time()
+            if self.last is not None and now - self.taken < _SNAPSHOT_AGE:
+                return self.last
+            if self.asking is None or self.asking.done():
+                self.asking = asyncio.ensure_future(self.ask(now))
+            if self.last is None:
+                return await asyncio.shield(self.asking)
+            await asyncio.wait({self.asking}, timeout=_SNAPSHOT_PATIENCE)
+            if self.asking.done():
+                # What a refresh raises is told once the last snapshot is really no good any more,
+                # by the service.
+                self.asking.exception()
+            return self.last
+
+        async def ask(self, now: float) -> Any:
+            if owner is None or not owner.is_running():
+                raise NotConnected("the event loop that refreshes the credentials has ended")
+            self.last = await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(snapshot(), owner)
+            )
+            self.taken = now
+            return self.last
+
+    return Snapshots()

@@ -1,0 +1,76 @@
+"""`DynamoLeaseStore`: leases in DynamoDB, for instances that share the shards of a stream.
+
+Checkpoints outlive the process there, too. The logic is `TableLeaseStore`'s; this file is what a
+user configures.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ruststream_kinesis.clients import ClientSettings
+from ruststream_kinesis.clock import Clock, SystemClock
+from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.leases.dynamo_table import DynamoTable
+from ruststream_kinesis.leases.tabled import TableLeaseStore
+
+if TYPE_CHECKING:
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import AioSession
+
+__all__ = ["DynamoLeaseStore"]
+
+# API reference of DynamoDB, `TableName`: a name, or the ARN of a table of another account.
+_TABLE = re.compile(
+    r"(?:arn:[a-z0-9-]+:dynamodb:[a-z0-9-]+:[0-9]{12}:table/)?[a-zA-Z0-9_.-]{3,255}", re.ASCII
+)
+
+
+class DynamoLeaseStore(TableLeaseStore):
+    """Leases and checkpoints in a DynamoDB table. Making one does no I/O.
+
+    The table has one key, the string `lease_key`, and nothing else; one table serves any number of
+    streams, groups and services, the Rust sibling's among them.
+
+    Args:
+        table: Its name, or its ARN where it is another account's.
+        create: Create it, billed by request, if it does not exist.
+        region: AWS region; by default the session's own chain (environment, profile).
+        endpoint_url: Another endpoint, for example of a local server.
+        session: An `aiobotocore` session to take credentials and configuration from.
+        config: An `AioConfig` merged over ours. Retries are not taken from it: a call that fails
+            for a passing reason is made again here, for as long as the lease allows.
+        test_credentials: Sign with made-up credentials, for a local server.
+        clock: Time; for tests.
+
+    Raises:
+        ConfigurationError: A value is refused.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        create: bool = False,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        session: AioSession | None = None,
+        config: AioConfig | None = None,
+        test_credentials: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        if not isinstance(table, str) or _TABLE.fullmatch(table) is None:
+            raise ConfigurationError(
+                f"invalid lease table {table!r}: 3 to 255 of a-z, A-Z, 0-9, '_', '.', '-', or an ARN"
+            )
+        if endpoint_url is not None and not endpoint_url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"endpoint_url must start with http(s)://: {endpoint_url!r}")
+        clock = clock or SystemClock()
+        settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
+        super().__init__(DynamoTable(table, settings, clock, create=create), clock=clock)
+        self.table = table
+        """Its name or ARN."""
+
+    def __repr__(self) -> str:
+        return f"DynamoLeaseStore({self.table!r})"

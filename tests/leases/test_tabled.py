@@ -1,0 +1,44 @@
+"""`TableLeaseStore` keeps the promises of a lease store, over a table in memory and real ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ruststream_kinesis.leases.tabled import TableLeaseStore
+from ruststream_kinesis.testing import ManualClock
+from tests.leases.contract import LeaseStoreContract
+from tests.support.servers import Server
+from tests.support.tables import MemoryTable, dynamo_table
+
+
+class TestOverMemory(LeaseStoreContract):
+    @pytest.fixture
+    def table(self) -> MemoryTable:
+        return MemoryTable()
+
+    @pytest.fixture
+    def store(self, table: MemoryTable, clock: ManualClock) -> TableLeaseStore:
+        return TableLeaseStore(table, clock=clock)
+
+    @pytest.fixture
+    def another(self, table: MemoryTable, clock: ManualClock) -> TableLeaseStore:
+        return TableLeaseStore(table, clock=clock)
+
+
+class TestOverDynamoDB(LeaseStoreContract):
+    @pytest.fixture
+    async def store(self, dynamodb: Server, clock: ManualClock) -> AsyncIterator[TableLeaseStore]:
+        store = TableLeaseStore(dynamo_table(dynamodb.url, create=True), clock=clock)
+        await store.open()
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def another(
+        self, store: TableLeaseStore, dynamodb: Server, clock: ManualClock
+    ) -> AsyncIterator[TableLeaseStore]:
+        another = TableLeaseStore(dynamo_table(dynamodb.url, store._table.name), clock=clock)
+        yield another
+        await another.close()
