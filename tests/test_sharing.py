@@ -100,12 +100,16 @@ async def test_a_shard_that_was_taken_between_is_not_free_for_two_passes(
     assert again.take == ()
 
 
+def test_what_a_member_held_that_died_just_now_makes_no_mixed_fleet(sharing: Sharing):
+    assert decide(sharing, A, (A,), lease("1", "a"), lease("2", "b")) == Decision((), {})
+
+
 def test_a_live_owner_that_is_no_member_keeps_its_shard_out_of_the_plan(sharing: Sharing):
     foreign = LeaseState(LeaseKey("orders", "9"), "sibling#f00", 1, None)
 
     decision = decide(sharing, A, (A, B), foreign, lease("1", "a"), lease("2", "b"))
 
-    assert decision == Decision((), {})
+    assert decision == Decision((), {}, mixed=True)
 
 
 async def test_nobody_takes_more_than_its_limit_however_long_it_is_free(

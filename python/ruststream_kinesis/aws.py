@@ -158,7 +158,8 @@ class AwsTransport:
             for shard in member(answer, "Shards", stream):
                 parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
                 shard_id = member(shard, "ShardId", stream)
-                shards.append(ShardInfo(shard_id, tuple(p for p in parents if p)))
+                starts = (shard.get("SequenceNumberRange") or {}).get("StartingSequenceNumber")
+                shards.append(ShardInfo(shard_id, tuple(p for p in parents if p), starts))
             token = answer.get("NextToken")
             if not token:
                 # The first page's time: what is older than it was listed.

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
@@ -28,7 +29,7 @@ from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.handover import drain
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Absences, Holding
-from ruststream_kinesis.leases.base import LeaseKey, subscription_name
+from ruststream_kinesis.leases.base import LeaseKey, LeaseState, subscription_name
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
@@ -99,6 +100,7 @@ class Coordinator:
         self._heartbeat = connection.heartbeat
         self._name = subscription_name(stream.name, group)
         self._first_pass = True
+        self._mixed = False
         self._wake = asyncio.Event()
         self._over: list[HeldShard] = []
         self._log = MinuteLog(self._clock)
@@ -245,6 +247,7 @@ class Coordinator:
             startable(self._discovery.shards.values(), finished),
             self.holdings,
         )
+        self._mixed = decision.mixed
         for shard_id, successor in decision.hand_over.items():
             self._hand_over(self.holdings[shard_id], successor)
         wanted = [shard_id for shard_id in decision.take if not self._absent.has(shard_id)]
@@ -282,6 +285,7 @@ class Coordinator:
             return
         if self._rewinds.rule is None:
             raise RuntimeError("a shard is taken only after its stream was opened")
+        lease = await self._begun(lease)
         place = self._rewinds.rule.place(lease, first_pass=self._first_pass)
         shard = HeldShard(
             lease,
@@ -311,6 +315,27 @@ class Coordinator:
             checkpointer.moved()
         self._start(holding)
         logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
+
+    async def _begun(self, lease: LeaseState) -> LeaseState:
+        """In a mixed fleet, gives a child its checkpoint before its first record.
+
+        The sibling opens a child without one at the tip: a child that we open, and lose before
+        anything of it is settled, must be no such child.
+        """
+        info = self._discovery.shards.get(lease.key.shard_id)
+        if (
+            not self._mixed
+            or lease.checkpoint is not None
+            or lease.resume_from is not None
+            or self._rewinds.moved
+            or info is None
+            or info.starting_sequence_number is None
+            or not any(parent in self._discovery.shards for parent in info.parents)
+        ):
+            return lease
+        start = info.starting_sequence_number
+        await self._store.checkpoint(lease, start, number=0)
+        return dataclasses.replace(lease, checkpoint=start)
 
     def _start(self, holding: Holding) -> None:
         name = f"reader[{self._stream.name}/{holding.shard.shard_id}]"

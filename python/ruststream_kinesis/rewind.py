@@ -79,6 +79,11 @@ class Rewinds:
         self.rule: OpeningRule | None = None
         """Where shards open; there is none before the stream was opened."""
 
+    @property
+    def moved(self) -> bool:
+        """Whether all shards were moved since the start: those without a checkpoint open there."""
+        return self.rule is not None and self.rule.rewound is not None
+
     def stop(self) -> None:
         """Moves nothing any more."""
         self._stopped = True

@@ -36,6 +36,8 @@ class Decision:
     """Free shards that it takes."""
     hand_over: Mapping[str, str]
     """Shards that it holds, and the nonce of the member that is to have each."""
+    mixed: bool = False
+    """Somebody holds shards who plans nothing with us: the Rust sibling, or an older version."""
 
 
 class Sharing:
@@ -67,6 +69,7 @@ class Sharing:
         members[me.nonce] = me.max_shards
         rows = {row.key.shard_id: row for row in survey.leases}
         pool: dict[str, str | None] = {}
+        mixed = False
         for shard_id in {*readable, *held}:
             row = rows.get(shard_id)
             if shard_id in held:
@@ -75,7 +78,10 @@ class Sharing:
                 pool[shard_id] = None if row is None else row.successor
             elif row.member in members:
                 pool[shard_id] = row.member
-            # Else it is held by an owner that plans nothing with us: it leaves the pool.
+            else:
+                # Held by an owner that plans nothing with us: it leaves the pool. (So does what a
+                # member holds that died just now, for the pass until its lease runs out.)
+                mixed = mixed or row.member is None
         planned = share(pool, members)
         take = [
             shard_id
@@ -96,7 +102,7 @@ class Sharing:
             for shard_id, nonce in planned.items()
             if shard_id in held and nonce != me.nonce and shard_id not in self._kept_until
         }
-        return Decision(tuple(take), hand_over)
+        return Decision(tuple(take), hand_over, mixed)
 
     def _abandoned(
         self,

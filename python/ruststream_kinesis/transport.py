@@ -54,6 +54,8 @@ class ShardInfo:
     shard_id: str
     parents: tuple[str, ...] = ()
     """None, one (split) or two (merge)."""
+    starting_sequence_number: str | None = None
+    """No record of the shard has a lower one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ class Part:
     closed: bool = False
     fails: Callable[[], Exception] | None = None
     """Makes the answer to every read, while it is set."""
+    starts: str | None = None
+    """Its starting sequence number, as listed."""
 
 
 class Stream:
@@ -82,7 +84,7 @@ class Stream:
         if self.listing_fails is not None:
             raise self.listing_fails()
         listed = [
-            ShardInfo(name, part.parents)
+            ShardInfo(name, part.parents, part.starts)
             for name, part in self.parts.items()
             if name not in self.hidden
         ]
