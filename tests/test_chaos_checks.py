@@ -9,9 +9,11 @@ from tests.chaos.checks import (
     Story,
     Tenures,
     disordered,
+    idle,
     lost,
     overlapping,
     repeats,
+    slept_away,
     stolen,
     takeovers,
     unfenced,
@@ -155,6 +157,23 @@ def test_a_take_over_is_timed_from_the_kill_to_lease_and_record():
     )  # fmt: skip
     (found,) = takeovers(story, Tenures(story), "kill")
     assert (found.acquired, found.handled, found.disturbed) == (13.0, 15.0, ("start c",))
+
+
+def test_what_is_given_up_is_timed_until_another_one_has_it():
+    handlings = {"a": [handled(0, 1.0)], "b": [handled(1, 5.0)]}
+    given = {"a": [Released(SHARD, 3.0, handed_over=True)]}
+    story = told(handlings, released=given)
+    assert idle(story, Tenures(story)) == [2.0]
+    # One that slept gave up what had run out long ago.
+    story = told(handlings, Fault("pause", "a", 1.5, 2.9), released=given)
+    assert idle(story, Tenures(story)) == []
+
+
+def test_shards_are_counted_that_were_taken_from_a_sleeper_before_it_woke():
+    handlings = {"a": [handled(0, 1.0)], "b": [handled(1, 15.0)]}
+    for wakes, count in ((20.0, 1), (14.0, 0)):
+        story = told(handlings, Fault("pause", "a", 2.0, wakes))
+        assert slept_away(story, Tenures(story)) == count
 
 
 def test_a_late_take_over_is_a_violation_only_where_nothing_else_was_near():

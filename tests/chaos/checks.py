@@ -254,6 +254,27 @@ def takeovers(story: Story, tenures: Tenures, kind: str) -> list[Takeover]:
     return found
 
 
+def idle(story: Story, tenures: Tenures) -> list[float]:
+    """Seconds in which shards that were handed over, or given up at a stop, had nobody."""
+    found = []
+    for tenure in tenures:
+        let_go = _let_go(story, tenure)
+        slept = _during(story.of("pause"), tenure.process, tenure.begin, tenure.end)
+        if let_go and tenure.end < float("inf") and not slept:
+            found.append(tenure.end - let_go[0].at)
+    return found
+
+
+def slept_away(story: Story, tenures: Tenures) -> int:
+    """How many shards a process lost while it was paused: what it may start nothing of."""
+    return sum(
+        1
+        for pause in story.of("pause")
+        for each in held_at(story, tenures, pause.target, pause.at)
+        if pause.at < each.end < pause.until
+    )
+
+
 def held_at(story: Story, tenures: Tenures, process: str, at: float) -> list[Tenure]:
     """The shards that a process held, and had not begun to give up."""
     return [

@@ -18,9 +18,11 @@ from tests.chaos.checks import (
     Takeover,
     Tenures,
     disordered,
+    idle,
     lost,
     overlapping,
     repeats,
+    slept_away,
     stolen,
     takeovers,
     unfenced,
@@ -45,6 +47,10 @@ class Verdict:
     repeats: list[Repeat]
     kills: list[Takeover]
     pauses: list[Takeover]
+    idle: list[float]
+    """Seconds that shards were nobody's, which were handed over or given up at a stop."""
+    slept_away: int
+    """Shards that others took from a process that slept, before it woke."""
 
     @property
     def failed(self) -> dict[str, list[str]]:
@@ -77,7 +83,16 @@ def judge(story: Story, seconds: float, failures: Sequence[str]) -> Verdict:
         f"taken over within {TAKEOVER:g} + {SLACK:g} s of a kill": late,
         "no process fails by itself": list(failures),
     }
-    return Verdict(story, seconds, violations, again, kills, takeovers(story, tenures, "pause"))
+    return Verdict(
+        story,
+        seconds,
+        violations,
+        again,
+        kills,
+        takeovers(story, tenures, "pause"),
+        idle(story, tenures),
+        slept_away(story, tenures),
+    )
 
 
 def show(verdict: Verdict, console: Console) -> None:
@@ -100,6 +115,8 @@ def show(verdict: Verdict, console: Console) -> None:
         "handed over": str(
             sum(line.handed_over for lines in story.released.values() for line in lines)
         ),
+        "taken from a sleeping process": str(verdict.slept_away),
+        "seconds from release to taking: median, max": ", ".join(_spread(verdict.idle)),
         "records handled again": str(len(verdict.repeats)),
     }
     rows |= {f"  because of: {cause}": str(count) for cause, count in sorted(causes.items())}
