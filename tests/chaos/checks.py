@@ -154,15 +154,21 @@ def unfenced(story: Story, tenures: Tenures) -> list[str]:
     found = []
     for process, lines in story.handled.items():
         for each in lines:
-            tenure = tenures.of(process, each.shard_id, each.begin)
-            if tenure is None:
-                found.append(f"{process} handled {each.key} #{each.n} of {each.shard_id}: not its")
-            elif each.begin > tenure.end:
+            late = _late(tenures, process, each)
+            if late:
                 found.append(
                     f"{process} began {each.key} #{each.n} of {each.shard_id} "
-                    f"{each.begin - tenure.end:.3f} s after another one had it"
+                    f"{late:.3f} s after another one had it"
                 )
     return found
+
+
+def _late(tenures: Tenures, process: str, handling: Handled) -> float:
+    """Seconds since the tenure was over when the handler was started; 0 while it lasted."""
+    tenure = tenures.of(process, handling.shard_id, handling.begin)
+    if tenure is None:
+        return float("inf")  # it never had the shard
+    return max(0.0, handling.begin - tenure.end)
 
 
 def repeats(story: Story, tenures: Tenures) -> list[Repeat]:
@@ -176,6 +182,8 @@ def repeats(story: Story, tenures: Tenures) -> list[Repeat]:
         handlings.sort(key=lambda pair: pair[1].begin)
         for (process, first), (by, again) in pairwise(handlings):
             cause = _cause(story, tenures, process, first, again)
+            if _late(tenures, by, again):
+                cause = "not fenced"
             found.append(Repeat(first, again, process, by, cause))
     return found
 
@@ -229,11 +237,10 @@ def takeovers(story: Story, tenures: Tenures, kind: str) -> list[Takeover]:
             and each.until > fault.at - ALONE_BEFORE[each.kind]
         )
         for tenure in held_at(story, tenures, fault.target, fault.at):
-            taken = [
-                each.begin
-                for each in tenures.by_shard[tenure.shard_id]
-                if each.begin > fault.at and each.process != fault.target
-            ]
+            later = [each for each in tenures.by_shard[tenure.shard_id] if each.begin > fault.at]
+            # One that woke in time may have gone on by itself.
+            if later and later[0].process == fault.target:
+                continue
             begun = [
                 each.begin
                 for process, lines in story.handled.items()
@@ -246,7 +253,7 @@ def takeovers(story: Story, tenures: Tenures, kind: str) -> list[Takeover]:
                 Takeover(
                     fault,
                     tenure.shard_id,
-                    min(taken) - fault.at if taken else None,
+                    later[0].begin - fault.at if later else None,
                     min(begun) - fault.at if begun else None,
                     near,
                 )
