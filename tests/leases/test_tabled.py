@@ -15,10 +15,6 @@ from tests.support.tables import MemoryTable, dynamo_table
 
 class TestOverMemory(LeaseStoreContract):
     @pytest.fixture
-    def table(self) -> MemoryTable:
-        return MemoryTable()
-
-    @pytest.fixture
     def store(self, table: MemoryTable, clock: ManualClock) -> TableLeaseStore:
         return TableLeaseStore(table, clock=clock)
 

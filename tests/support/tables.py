@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,17 @@ from ruststream_kinesis.leases.dynamo_table import DynamoTable
 from ruststream_kinesis.leases.table import Change, Check, Outcome, Row, Value
 from tests.support.servers import REGION
 
-__all__ = ["MemoryTable", "Step", "dynamo_table", "lost", "refused", "settings", "unique_table"]
+__all__ = [
+    "Gate",
+    "MemoryTable",
+    "Step",
+    "dynamo_table",
+    "lost",
+    "once",
+    "refused",
+    "settings",
+    "unique_table",
+]
 
 SESSION = aiobotocore.session.AioSession()
 """The parsed service model is the slow part of a new client; a session keeps it, and has no loop."""
@@ -129,6 +140,33 @@ class MemoryTable:
     async def _end(self, step: Step) -> None:
         if self.after is not None:
             await self.after(step)
+
+
+def once(error: Exception, *, times: int = 1) -> Callable[[Step], Awaitable[None]]:
+    """Fail the next writes, and no later ones."""
+    left = times
+
+    async def hook(step: Step) -> None:
+        nonlocal left
+        if step.writes and left:
+            left -= 1
+            raise error
+
+    return hook
+
+
+class Gate:
+    """Holds the first call of a kind until it is opened."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, step: Step) -> None:
+        if step.call == self.call and not self.reached.is_set():
+            self.reached.set()
+            await self.open.wait()
 
 
 def lost() -> LeaseTableUnreachable:

@@ -40,6 +40,9 @@ _CREATION_DEADLINE = 120.0
 _POOL_SIZE = 32
 # What a table is in while it can be used.
 _USABLE = ("ACTIVE", "UPDATING")
+# Members that the service always sends. botocore reads a body that is no JSON (a proxy's page with
+# status 200) as an empty answer.
+_EXPECTED = {"describe_table": "Table", "scan": "Items", "update_item": "Attributes"}
 
 
 class DynamoTable:
@@ -96,7 +99,7 @@ class DynamoTable:
             LeaseTableError: It cannot be used.
             ConfigurationError: No region, or no credentials, anywhere in the configuration.
         """
-        await self._clients.get()
+        await self._client()
 
     async def close(self) -> None:
         """Closes the clients of every loop."""
@@ -139,8 +142,6 @@ class DynamoTable:
         request: dict[str, Any] = {"ConsistentRead": True}
         while True:
             answer = await self._call("scan", **request)
-            if "Items" not in answer:
-                raise unreadable(self._name, "scan", "Items")
             yield [(item[KEY]["S"], _row(item)) for item in answer["Items"]]
             if not answer.get("LastEvaluatedKey"):
                 return
@@ -160,23 +161,29 @@ class DynamoTable:
             return Outcome(False, _row(there) if there else await self.get(key))
         if operation != "update_item":
             return Outcome(True, None)
-        if not answer.get("Attributes"):
-            raise unreadable(self._name, operation, "Attributes")
         return Outcome(True, _row(answer["Attributes"]))
 
+    async def _client(self) -> Any:
+        async with translated(self._name, "connect", self._attempt):
+            return await self._clients.get()
+
     async def _call(self, operation: str, **request: Any) -> Any:
-        return await self._persist(await self._clients.get(), operation, request)
+        return await self._persist(await self._client(), operation, request)
 
     async def _persist(self, client: Any, operation: str, request: Mapping[str, Any]) -> Any:
         """One call, made again while it fails for a passing reason and has time left."""
         backoff, began, uncertain = Backoff(first=0.05, cap=1.0), self._clock.monotonic(), False
+        expected = _EXPECTED.get(operation)
         while True:
             try:
                 async with (
                     translated(self._name, operation, self._attempt),
                     asyncio.timeout(self._attempt),
                 ):
-                    return await getattr(client, operation)(TableName=self._name, **request)
+                    answer = await getattr(client, operation)(TableName=self._name, **request)
+                    if expected is not None and expected not in answer:
+                        raise unreadable(self._name, operation, expected)
+                    return answer
             except LeaseTableUnreachable as error:
                 # Once an answer was lost, a later refusal says nothing of the first attempt.
                 uncertain = error.uncertain = uncertain or error.uncertain
@@ -218,8 +225,6 @@ class DynamoTable:
             # The right to look at the table is one that a service can do without.
             logger.warning("%s; it is used as it is", error)
             return True
-        if "Table" not in answer:
-            raise unreadable(self._name, "describe_table", "Table")
         self._check(answer["Table"])
         return answer["Table"].get("TableStatus") in _USABLE
 

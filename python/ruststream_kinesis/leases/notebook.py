@@ -34,6 +34,7 @@ from ruststream_kinesis.leases.rows import (
     lease_key,
     member_key,
     member_nonce,
+    period_of,
 )
 from ruststream_kinesis.leases.sightings import Look, Sightings
 from ruststream_kinesis.leases.table import Row
@@ -110,6 +111,7 @@ class Notebook:
         self._since: list[tuple[int, str, LeaseState | Member | None]] = []
         """What was written while scans are on their way; `None`: removed."""
         self._periods: dict[str, float] = {}
+        self._unheard: dict[str, str] = {}
         self._kinds: set[str] = set()
         self._unreadable: dict[str, str] = {}
 
@@ -134,17 +136,28 @@ class Notebook:
         with self._lock:
             found = MemberRow(nonce, row)
             key, member = member_key(nonce), found.member()
-            self._sightings.left(key, (found.counter,), found.period, look)
+            self._sightings.left(key, (found.counter,), period_of(found.row), look)
             if member is not None:
                 self._note(key, member)
                 if self._last is not None:
                     self._last.members[nonce] = member
 
-    def gone(self, key: str, *, removed: bool) -> None:
-        """Notes that there is no such row; `removed`: by ourselves, so no scan may show it again."""
+    def now(self) -> int:
+        """How many writes were noted so far."""
+        with self._lock:
+            return self._noted
+
+    def gone(self, key: str, *, since: int | None = None) -> None:
+        """Notes that there is no such row any more, so no scan from before may show it.
+
+        Args:
+            key: The row.
+            since: What `now` said before the row was looked for and not found: it may have been
+                written in the meantime. `None`: it was removed by this very process.
+        """
         with self._lock:
             self._sightings.forget(key)
-            if removed:
+            if since is None or since == self._noted:
                 self._note(key, None)
                 if self._last is not None:
                     self._last.drop(key)
@@ -168,10 +181,11 @@ class Notebook:
 
     # -- what is held ------------------------------------------------------------------------------
 
-    def hold(self, owner: str, period: float) -> None:
-        """Keeps for how long each renewal of an acquisition prolongs it."""
+    def hold(self, key: str, owner: str, period: float) -> None:
+        """Keeps for how long each renewal of an acquisition of this row prolongs it."""
         with self._lock:
             self._periods[owner] = period
+            self._unheard.pop(key, None)
 
     def period(self, owner: str | None) -> float:
         """Seconds that a renewal of this acquisition prolongs it."""
@@ -182,6 +196,16 @@ class Notebook:
         """The acquisition is over."""
         with self._lock:
             self._periods.pop(owner or "", None)
+
+    def unheard(self, key: str, owner: str) -> None:
+        """An acquisition failed that may have been applied all the same: nobody was given it."""
+        with self._lock:
+            self._unheard[key] = owner
+
+    def is_unheard(self, key: str, owner: str | None) -> bool:
+        """Whether this acquisition is one that nobody was given."""
+        with self._lock:
+            return owner is not None and self._unheard.get(key) == owner
 
     # -- scans -------------------------------------------------------------------------------------
 
@@ -213,7 +237,7 @@ class Notebook:
             self._tell_kind(kind, key)
 
     def _member(self, scan: Scan, found: MemberRow, look: Look) -> None:
-        key, stamp, period = member_key(found.nonce), (found.counter,), found.period
+        key, stamp, period = member_key(found.nonce), (found.counter,), period_of(found.row)
         member = found.member()
         if member is None:
             return
@@ -252,6 +276,8 @@ class Notebook:
                     case None:
                         scan.drop(key)
             self._sightings.keep(scan.present)
+            for key in [each for each in self._unheard if each not in scan.present]:
+                del self._unheard[key]
             self._unreadable = {
                 key: said for key, said in self._unreadable.items() if key in scan.present
             }

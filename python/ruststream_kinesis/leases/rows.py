@@ -54,6 +54,7 @@ __all__ = [
     "opening_key",
     "opening_of",
     "opening_row",
+    "period_of",
     "released",
     "renewed",
     "stored",
@@ -320,11 +321,6 @@ class MemberRow:
     def counter(self) -> Value:
         """How often it was written."""
         return self.row.get(COUNTER)
-
-    @property
-    def period(self) -> float:
-        """Seconds that it counts as alive without a renewal."""
-        return period_of(self.row)
 
     @property
     def as_seen(self) -> list[Check]:

@@ -19,10 +19,10 @@ from ruststream_kinesis.errors import (
 )
 from ruststream_kinesis.leases.rows import KEY
 
-__all__ = ["how_to_create", "translated", "unreadable"]
+__all__ = ["FAILED_CONDITION", "how_to_create", "translated", "unreadable"]
 
-# What the client's own parser raises at JSON of another shape than it expects (a proxy's answer).
-_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError)
+FAILED_CONDITION = "ConditionalCheckFailedException"
+"""The code of a write whose condition was not met: an answer, not an error."""
 # Enough of a foreign page or message to recognise it by.
 _QUOTED = 300
 _SERVER_ERROR = 500
@@ -98,40 +98,45 @@ async def translated(table: str, operation: str, deadline: float) -> AsyncIterat
         operation: The client's method, for the message.
         deadline: Seconds that the block has, for the message.
     """
-    # Imported by then; here they cost a dictionary look-up.
-    import aiohttp  # noqa: PLC0415 - see the module's header
-    from botocore.exceptions import (  # noqa: PLC0415 - see the module's header
+    try:
+        yield
+    except KinesisError:
+        raise  # ours already; some are ValueErrors too
+    except Exception as error:
+        ours = _ours(error, table, f"lease table {table!r}: cannot {_words(operation)}", deadline)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _ours(error: Exception, table: str, cannot: str, deadline: float) -> KinesisError | None:
+    # Imported by then, since they are raised; before that they would cost half a second.
+    import aiohttp  # noqa: PLC0415 - as said
+    from botocore.exceptions import (  # noqa: PLC0415 - as said
         BotoCoreError,
         ClientError,
         NoCredentialsError,
         NoRegionError,
     )
 
-    cannot = f"lease table {table!r}: cannot {_words(operation)}"
-    try:
-        yield
-    except KinesisError:
-        raise  # ours already; some are ValueErrors too
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") == "ConditionalCheckFailedException":
-            raise
-        raise _refused(error, table, cannot) from error
-    except (NoCredentialsError, NoRegionError) as error:
-        raise ConfigurationError(f"{cannot}: {error}") from error
-    except TimeoutError as error:
-        raise LeaseTableUnreachable(
-            f"{cannot}: no whole answer within {deadline:g} s",
-            table=table,
-            code="Timeout",
-            uncertain=True,
-        ) from error
-    except (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE) as error:
-        raise LeaseTableUnreachable(
-            f"{cannot}: {type(error).__name__}: {_one_line(str(error))}",
-            table=table,
-            code=type(error).__name__,
-            uncertain=True,
-        ) from error
+    match error:
+        case ClientError():
+            code = error.response.get("Error", {}).get("Code")
+            return None if code == FAILED_CONDITION else _refused(error, table, cannot)
+        case NoCredentialsError() | NoRegionError():
+            return ConfigurationError(f"{cannot}: {error}")
+        case TimeoutError():
+            code, said = "Timeout", f"no whole answer within {deadline:g} s"
+        case BotoCoreError() | aiohttp.ClientError() | OSError():
+            code = type(error).__name__
+            said = f"{code}: {_one_line(str(error))}"
+        case ValueError() | TypeError() | AttributeError() | LookupError():
+            # What the client's own parser raises at JSON of another shape than it expects.
+            code = type(error).__name__
+            said = f"unreadable answer: {code}: {_one_line(str(error))}"
+        case _:
+            return None
+    return LeaseTableUnreachable(f"{cannot}: {said}", table=table, code=code, uncertain=True)
 
 
 def _refused(error: Any, table: str, cannot: str) -> LeaseTableError:

@@ -93,19 +93,25 @@ class TableLeaseStore:
         if row is None:
             condition = [Check("no row")]
         else:
-            if not self._notebook.lease(key, row, look).free:
+            state = self._notebook.lease(key, row, look)
+            # Ours too, where an earlier attempt was applied and never answered: nobody has it.
+            if not state.free and not self._notebook.is_unheard(key.row, state.owner):
                 return None
             condition = LeaseRow(key, row).as_seen
         owner = f"{owner_id}#{token(member, secrets.token_hex(8))}"
         change = rows.acquired(owner, duration, self._clock.time())
-        outcome, look = await self._update(key.row, change, condition)
+        try:
+            outcome, look = await self._update(key.row, change, condition)
+        except (LeaseTableError, asyncio.CancelledError):
+            self._notebook.unheard(key.row, owner)
+            raise
         if outcome.row is None:
             return None
         ours = outcome.applied or outcome.row.get(rows.OWNER) == owner
         state = self._notebook.lease(key, outcome.row, look, written=ours)
         if not ours:
             return None
-        self._notebook.hold(owner, duration)
+        self._notebook.hold(key.row, owner, duration)
         return state
 
     async def renew(self, held: LeaseState) -> None:
@@ -278,10 +284,10 @@ class TableLeaseStore:
     # -- calls of the table ------------------------------------------------------------------------
 
     async def _get(self, key: str) -> tuple[Row | None, Look]:
-        asked = self._clock.monotonic()
+        asked, noted = self._clock.monotonic(), self._notebook.now()
         row = await self._table.get(key)
         if row is None:
-            self._notebook.gone(key, removed=False)
+            self._notebook.gone(key, since=noted)
         return row, Look(asked, self._clock.monotonic())
 
     async def _update(
@@ -294,7 +300,7 @@ class TableLeaseStore:
     async def _delete(self, key: str, condition: Sequence[Check]) -> None:
         outcome = await self._certain(lambda: self._table.delete(key, condition))
         if outcome.applied or outcome.row is None:
-            self._notebook.gone(key, removed=True)
+            self._notebook.gone(key)
 
     async def _certain(self, write: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """A write, once more if its answer was lost: the second tells what became of the first."""

@@ -1,0 +1,119 @@
+"""The clients of a lease table: one for each loop, and how each signs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiobotocore.session
+import pytest
+from botocore.exceptions import BotoCoreError
+
+from ruststream_kinesis.clients import _snapshots
+from ruststream_kinesis.clock import SystemClock
+from ruststream_kinesis.errors import LeaseTableUnreachable, NotConnected
+from ruststream_kinesis.leases.dynamo_table import DynamoTable
+from tests.support.scripted_table import ScriptedTable
+from tests.support.tables import settings
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedTable]:
+    async with ScriptedTable() as scripted:
+        yield scripted
+
+
+class Counting(aiobotocore.session.AioSession):
+    """Counts the clients made; the first ones fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__()
+        self.clients = 0
+        self.failures = failures
+
+    async def _create_client(self, *args: Any, **more: Any) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise BotoCoreError
+        self.clients += 1
+        make: Any = super()._create_client  # type: ignore[misc]  # the stubs know no private name
+        return await make(*args, **more)
+
+
+async def test_calls_that_come_together_share_one_client(server: ScriptedTable):
+    session = Counting(failures=1)
+    table = DynamoTable("leases", settings(server.url, session=session), SystemClock())
+    with pytest.raises(LeaseTableUnreachable, match="cannot connect: BotoCoreError"):
+        await table.get("k")
+    await asyncio.gather(*(table.get("k") for _ in range(20)))
+    await table.close()
+    assert session.clients == 1
+    assert len(server.calls("DescribeTable")) == 1
+    with pytest.raises(NotConnected):
+        await table.get("k")
+    await table.close()
+
+
+class Renewing:
+    """A session whose credentials count how often they are asked for, and on which loop."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.AbstractEventLoop] = []
+        self.failing = False
+
+    async def get_credentials(self) -> Any:
+        """Ourselves: an object with frozen credentials."""
+        return self
+
+    async def get_frozen_credentials(self) -> Any:
+        """As of a refreshable object."""
+        from botocore.credentials import ReadOnlyCredentials  # noqa: PLC0415
+
+        self.asked.append(asyncio.get_running_loop())
+        if self.failing:
+            raise ConnectionError("no metadata service")
+        return ReadOnlyCredentials("key", "secret", "token", None)
+
+
+async def test_case_l1_another_loop_signs_while_the_owning_loop_is_blocked(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As by a handler: it must not cost the lease."""
+    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_AGE", 0.0)
+    session, main = Renewing(), asyncio.get_running_loop()
+    there, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    signed: list[Any] = []
+
+    async def sign() -> None:
+        credentials = _snapshots(session, main)
+        signed.append(await credentials.get_frozen_credentials())
+        there.set()
+        await asyncio.to_thread(go_on.wait)
+        signed.append(await credentials.get_frozen_credentials())
+        done.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(sign()))
+    thread.start()
+    await asyncio.to_thread(there.wait)
+    go_on.set()
+    # Blocks the loop that refreshes, until the other one has signed.
+    assert done.wait(10)
+    await asyncio.to_thread(thread.join)
+    assert signed[0] == signed[1]
+    assert set(session.asked) == {main}
+
+
+async def test_a_snapshot_is_used_without_asking_and_after_a_refresh_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    session = Renewing()
+    credentials = _snapshots(session, asyncio.get_running_loop())
+    first = await credentials.get_frozen_credentials()
+    assert await credentials.get_frozen_credentials() == first
+    assert len(session.asked) == 1
+    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_AGE", 0.0)
+    session.failing = True
+    assert await credentials.get_frozen_credentials() == first
+    assert len(session.asked) == 2
