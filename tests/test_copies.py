@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisPosition, Outcome, drop, retry, retry_after
+from ruststream_kinesis import reader as reader_module
+from ruststream_kinesis._core import decode_envelope
 from ruststream_kinesis.errors import AccessDenied, RequestError
 from ruststream_kinesis.leases import LeaseKey
 from ruststream_kinesis.retry import Copy, RetryPolicy
@@ -253,3 +255,33 @@ async def test_a_handler_that_finishes_after_its_shard_was_lost_puts_and_settles
     assert [call for call in world.calls if call.operation == "put_record"] == []
     assert store.checkpoints() == []
     assert (counters.dropped, counters.retried, counters.held) == (0, 0, 0)
+
+
+async def test_what_a_shard_defers_after_its_reading_ended_does_not_keep_it_standing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It holds too many: a copy that is made now goes out early, so that it is let go and read anew."""
+    monkeypatch.setattr(reader_module, "MAX_HELD", 2)
+    world = World()
+    world.stream("orders")
+    world.put("orders", 1, 2, 3, 4)
+    app, seen, gate = world.app(), [], asyncio.Event()
+
+    @app.subscriber("orders", start_at=KinesisPosition.horizon())
+    async def handle(value: int) -> Outcome:
+        seen.append(value)
+        if value < 4:
+            return retry()
+        await gate.wait()
+        return retry_after(3600)
+
+    async with running(app):
+        # Longer than it takes the reader to notice what is held.
+        await world.clock.advance(5)
+        assert seen == [1, 2, 3, 4]
+        gate.set()
+        await world.clock.advance(10)
+        early = decode_envelope(world.records("orders")[4].data)[0]
+        assert early["x-ruststream-not-before"] == str((1_700_000_000 + 5 + 3600) * 1000)
+        # Let go and taken again: read from the first held one, which the copy does not hold up.
+        assert seen[4:8] == [1, 2, 3, 4]

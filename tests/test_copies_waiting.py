@@ -123,9 +123,9 @@ class TestWaiting:
             script.copies.discard(script.shard)
             assert script.copies.waiting == 0
 
-    async def test_the_copies_of_a_shard_that_has_ended_do_not_wait(self):
+    async def test_the_copies_of_a_shard_that_is_not_read_any_more_do_not_wait(self):
         script = Script()
-        script.shard.ended = True
+        script.shard.unread = True
 
         await script.copies.later(script.copy(due=script.clock.time() + 5), 5)
 

@@ -218,6 +218,36 @@ async def test_waiting_copies_are_cancelled_and_their_records_come_again():
     assert await it.checkpoint() == "1"
 
 
+@pytest.mark.parametrize("deferred", ["hold", "settle"])
+async def test_copies_of_records_before_the_new_position_are_cancelled_and_do_not_come_again(
+    deferred: Any,
+):
+    it = world()
+    seen: list[Any] = []
+    it.put("orders", 1, 2)
+    app = it.app()
+
+    @app.subscriber("orders", start_at=HORIZON, max_attempts=3, deferred=deferred)
+    async def handle(message: KinesisMessage[int], seeker: Seeker) -> Any:
+        seen.append(message.payload)
+        if message.payload == 1:
+            return retry_after(60)
+        if len(seen) == 2:
+            await seeker.seek(message.position)
+        return None
+
+    async with running(app):
+        await until(lambda: seen == [1, 2, 2])
+        await turns()
+        service = app._service
+        assert service is not None
+        assert service.subscriptions[0].copies.waiting == 0
+        await it.clock.advance(7200)
+    assert seen == [1, 2, 2]
+    assert len(it.records("orders")) == 2
+    assert await it.checkpoint() == "2"
+
+
 async def test_a_reader_that_waits_for_room_or_for_time_is_woken_at_once():
     it = world()
     seen: list[Any] = []

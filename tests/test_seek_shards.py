@@ -140,7 +140,7 @@ async def test_start_at_moves_nothing_that_a_live_instance_holds_or_has_read():
         first = await it.start(acking=True)
         await it.clock.advance(60)
         holding = first.coordinator.holdings["D"]
-        await first.coordinator._let_go(holding)
+        await first.coordinator.held._let_go(holding)
         second = await it.start(HORIZON, acking=True)
         await it.clock.advance(1)
         assert second.received == [("D", 3)]
@@ -179,7 +179,7 @@ async def test_a_shard_that_is_given_up_reopens_where_it_was_moved():
         instance.acking, instance.holding = False, True
         await seek(it, KinesisPosition.sequence("A", "2"))
         await it.clock.advance(5)
-        await instance.coordinator._let_go(instance.coordinator.holdings["A"])
+        await instance.coordinator.held._let_go(instance.coordinator.holdings["A"])
         found = await it.store.of("A")
         assert found is not None
         assert (found.checkpoint, found.resume_from) == ("3", KinesisPosition.sequence("A", "2"))

@@ -32,17 +32,48 @@ async def run(app: RustStream, **options: Any) -> None:
 
 
 class TestStop:
-    async def test_before_the_start_is_quick_and_connects_nothing(self, world: World):
+    async def test_before_the_first_step_of_a_run_is_quick_and_connects_nothing(self, world: World):
         """Case X2."""
         app = world.app()
         app.subscriber("orders")(nothing)
 
+        run = asyncio.create_task(app.run(signals=False))
         app.stop()
         async with asyncio.timeout(1):
-            await app.run(signals=False)
+            await run
 
         assert world.calls == []
         assert left_over() == set()
+
+    async def test_before_and_after_a_run_there_is_nothing_to_stop_and_the_next_one_runs(
+        self, world: World
+    ):
+        """Case X2: a stop that came too early or too late stops no run that is asked for later."""
+        app = world.app()
+        app.subscriber("orders")(nothing)
+
+        for _ in range(2):
+            app.stop()
+            app.stop()
+            app.broker.connection.attach(world.broker().connection.transport)
+            async with asyncio.timeout(1), running(app) as task:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not task.done()
+
+        assert left_over() == set()
+
+    async def test_of_a_run_that_was_refused_leaves_the_one_at_work_to_be_stopped(
+        self, world: World
+    ):
+        app = world.app()
+        async with running(app) as task:
+            refused = app.run(signals=False)
+            with pytest.raises(KinesisError, match="runs already"):
+                await refused
+            app.stop()
+            async with asyncio.timeout(1):
+                await task
 
     async def test_twice_is_quick(self, world: World):
         """Case X2."""

@@ -240,11 +240,18 @@ async def test_a_start_that_is_cancelled_leaves_nothing(app: RustStream) -> None
 
 
 async def test_a_service_that_is_stopped_before_it_is_open_says_so(app: RustStream) -> None:
-    app.stop()
+    hurried = [True]
+
+    @app.on_startup
+    def change_its_mind() -> None:
+        if hurried:
+            app.stop()
+
     with pytest.raises(KinesisError, match="stopped before it was open"):
         async with TestApp(app):
             pytest.fail("it has not started")
     # The next one starts.
+    hurried.clear()
     async with TestApp(app):
         assert app.broker.connection.connected
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
@@ -30,6 +31,15 @@ ServiceFactory = Callable[
 ]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Run:
+    """One call of `run`, from the call on: it may be told to stop before it was ever awaited."""
+
+    __slots__ = ("stop_asked",)
+
+    def __init__(self) -> None:
+        self.stop_asked = False
 
 
 class RustStream(Router):
@@ -65,7 +75,8 @@ class RustStream(Router):
         self._on_startup: list[Hook] = []
         self._on_shutdown: list[Hook] = []
         self._service: Service | None = None
-        self._stop_asked = False
+        self._coming: _Run | None = None
+        """The run that was asked for last, until it is over."""
 
     def publisher(
         self, policy: KinesisPublish | None = None, *, codec: Codec | None = None
@@ -112,16 +123,17 @@ class RustStream(Router):
         self._on_shutdown.append(hook)
         return hook
 
-    async def run(
+    def run(
         self,
         *,
         signals: bool = True,
         started: Callable[[], object] | None = None,
         service: ServiceFactory = Service,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Runs the service until SIGTERM, SIGINT, `stop()`, cancellation or a failure.
 
-        The first signal stops gracefully, the second at once.
+        The first signal stops gracefully, the second at once. What it returns is to be awaited, or
+        made a task; an application runs once at a time, and again when that is over.
 
         Args:
             signals: Listen to SIGTERM and SIGINT while running. Turn it off where the host of the
@@ -136,6 +148,20 @@ class RustStream(Router):
             HandlerFailed: A handler raised and `on_error="stop"`.
             StopTimeout: The stop did not finish in time.
         """
+        # No coroutine function: a stop between `create_task(app.run())` and the task's first step
+        # is meant for this run, and one from before this call is not.
+        coming = _Run()
+        if self._service is None:
+            self._coming = coming
+        return self._run(coming, signals, started, service)
+
+    async def _run(
+        self,
+        coming: _Run,
+        signals: bool,
+        started: Callable[[], object] | None,
+        service: ServiceFactory,
+    ) -> None:
         if self._service is not None:
             raise ConfigurationError("the service runs already")
         running = self._service = service(
@@ -147,23 +173,24 @@ class RustStream(Router):
         )
         try:
             with listening(running.request_stop) if signals else contextlib.nullcontext():
-                if self._stop_asked:
+                if coming.stop_asked:
                     running.request_stop()
                 await running.run(started)
         finally:
-            self._service = None
-            self._stop_asked = False
+            self._service = self._coming = None
 
     def stop(self) -> None:
         """Asks for a graceful stop; a second time, for one that waits for no handler.
 
-        Before the start it makes `run` return at once. From another thread, pass it to
-        `loop.call_soon_threadsafe`.
+        It is meant for the run that `run()` was called for last, whether or not that was awaited
+        yet: stopped before its first step, it returns at once and connects nothing. Where there is
+        none, before the first call and after the end of the last, there is nothing to stop, and the
+        next run knows nothing of it. From another thread, pass it to `loop.call_soon_threadsafe`.
         """
-        if self._service is None:
-            self._stop_asked = True
-        else:
+        if self._service is not None:
             self._service.request_stop()
+        elif self._coming is not None:
+            self._coming.stop_asked = True
 
     def state(self) -> AppState:
         """What the application is at: shards, lag, held records, waiting copies, counts."""

@@ -1,8 +1,9 @@
 """Runs batch handlers: runs of deliveries in, one call for many out.
 
 A batch closes at n deliveries or when its window is over, whichever is first; it may mix shards.
-Every element is settled on its own, against its own shard, and the invariants of `dispatch.py` hold
-for each: what is void, or above its shard's ceiling, never reaches the handler.
+Every element is settled on its own, against its own shard; what that publishes goes out many at a
+time, in order for each key (`chains.py`). The invariants of `dispatch.py` hold for each: what is
+void, or above its shard's ceiling, never reaches the handler.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import asyncio
 import gc
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ruststream_kinesis._core import Batcher
+from ruststream_kinesis.chains import Chains
 from ruststream_kinesis.channel import Channel, DeliveryShard, Run
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.codec import Decoder
@@ -211,15 +214,18 @@ class BatchDispatcher:
     ) -> _Part | None:
         kept: list[int] = []
         values: list[Any] = []
+        chains = Chains()
         for index, payload in zip(indices, payloads, strict=True):
             try:
                 value = self._handler.decode(payload)
             except Exception as error:  # noqa: BLE001 - whatever a codec raises means this
                 kind = self._handler.payload_type
-                await self._settlement.undecodable(error, run, index, kind, payload)
+                settle = partial(self._settlement.undecodable, error, run, index, kind, payload)
+                chains.add(run.page.partition_key(index), settle)
                 continue
             kept.append(index)
             values.append(value)
+        await chains.run()
         return _Part(run, kept, values) if kept else None
 
     def _messages(self, parts: list[_Part]) -> list[KinesisMessage[Any]]:
@@ -264,12 +270,19 @@ class BatchDispatcher:
                 len(outcomes),
                 len(places),
             )
+        chains = Chains()
         for at, (run, index) in enumerate(places):
             message = messages[at] if messages else None
             if at < len(outcomes):
-                await self._settlement.returned(outcomes[at], run, index, message)
+                said = outcomes[at]
+                if _publishes(said):
+                    settle = partial(self._settlement.returned, said, run, index, message)
+                    chains.add(run.page.partition_key(index), settle)
+                else:
+                    await self._settlement.returned(said, run, index, message)
             elif message is None or message.outcome is None:
                 self._settlement.leave_open(run, index)
+        await chains.run()
 
     def _leave_open(self, parts: list[_Part], messages: list[KinesisMessage[Any]]) -> None:
         """Nothing more is said of them; what the handler settled by itself stays settled."""
@@ -282,10 +295,19 @@ class BatchDispatcher:
         self, error: BaseException, parts: list[_Part], messages: list[KinesisMessage[Any]]
     ) -> None:
         """The handler raised: what `on_error` says, for each element; the log names the first."""
-        first, *others = messages or self._messages(parts)
-        await self._settlement.failed(error, first.run, first.index, first)
-        for message in others:
-            await self._settlement.failed(error, message.run, message.index, message, quiet=True)
+        chains, settlement = Chains(), self._settlement
+        for at, message in enumerate(messages or self._messages(parts)):
+            run, index = message.run, message.index
+            outcome = settlement.judged(error, run, index, message, quiet=at > 0)
+            if outcome is not None:
+                settle = partial(settlement.decide, outcome, run, index, error)
+                chains.add(run.page.partition_key(index), settle)
+        await chains.run()
+
+
+def _publishes(said: Any) -> bool:
+    """Whether what a handler said of a record may put something into a stream."""
+    return said is not None and not (isinstance(said, Outcome) and said.kind in ("ack", "drop"))
 
 
 def _decoded(decode: Decoder, payloads: list[bytes]) -> list[Any]:

@@ -52,8 +52,8 @@ class DeliveryShard(Protocol):
         """Settles the delivery at `place`; once more, or late, changes nothing."""
         ...
 
-    ended: bool
-    """The shard is closed and everything of it was read: what is open keeps it from ending."""
+    unread: bool
+    """Its reader came to its end, and is not started again yet: the shard waits for what is open."""
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""

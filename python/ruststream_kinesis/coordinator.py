@@ -6,8 +6,6 @@ Invariants:
 * A child is taken only after its listed parents are `SHARD_END` (`shards.py`).
 * Every shard opens where it was rewound to, else at its checkpoint, else by one rule
   (`opening.py`), never at a later `LATEST`.
-* Only the loop and the stop let go of a shard; whatever ends one only says so (`_shard_over`). A
-  release that fails or is cut off is made up for: the shard stays among the holdings until then.
 * What is taken, and what is handed over to whom, is the plan's decision (`sharing.py`).
 """
 
@@ -16,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Sequence
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.channel import Channel
@@ -24,16 +23,15 @@ from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.forgetting import Forgetting
-from ruststream_kinesis.handover import drain
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
-from ruststream_kinesis.holding import Absences, Holding
+from ruststream_kinesis.holding import Holding
+from ruststream_kinesis.holdings import Holdings
 from ruststream_kinesis.leases.base import LeaseKey, LeaseState, subscription_name
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
-from ruststream_kinesis.rewind import Rewinds
+from ruststream_kinesis.rewind import Rewinds, Shards
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.sharing import Sharing
@@ -88,27 +86,35 @@ class Coordinator:
         self._store = connection.store
         self._clock = connection.clock
         self._channel = channel
-        self._copies = copies
         self._supervisor = supervisor
         self._limit = limit
-        self.holdings: dict[str, Holding] = {}
-        self._discovery = Discovery(stream, connection, self.wake)
+        self._wake = asyncio.Event()
+        self._discovery = Discovery(stream, connection, self._wake.set)
+        self.held = Holdings(
+            stream.name, connection, channel, copies, supervisor, self._discovery, self._wake
+        )
+        self.holdings = self.held.by_id
         self._gate = asyncio.Semaphore(_WAVE)
         self._forgetting = Forgetting(stream.name, connection.store)
-        self._absent = Absences(connection.clock)
         self._sharing = Sharing(connection.clock)
         self._heartbeat = connection.heartbeat
         self._name = subscription_name(stream.name, group)
+        self._taking: set[str] = set()
         self._first_pass = True
         self._mixed = False
-        self._wake = asyncio.Event()
-        self._over: list[HeldShard] = []
         self._log = MinuteLog(self._clock)
         self._take_log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._rewinds = Rewinds(
-            stream.name, group, connection, self.holdings, self._discovery, self, LEASE_DURATION
+            stream,
+            group,
+            connection,
+            Shards(self.holdings, self._taking, self.held.absent),
+            self._discovery,
+            self.held,
+            LEASE_DURATION,
         )
+        self.held.released = self._rewinds.look_again
 
     async def open(self, info: StreamInfo) -> None:
         """Takes the free shards; returns once each has its iterator or has failed once.
@@ -118,6 +124,7 @@ class Coordinator:
         Raises:
             StreamRecreated: The checkpoints belong to an earlier stream of this name.
         """
+        self._discovery.identity.opened(info)
         service_time = await patiently(self._discovery.look, self._clock)
         self._rewinds.rule = await OpeningRule.agree(
             self._store, info, self._group, service_time, self._start_at
@@ -159,7 +166,7 @@ class Coordinator:
     def cut_off(self) -> None:
         """Nothing that is settled after this counts, and no delivery starts any more."""
         for holding in self.holdings.values():
-            self._conclude(holding)
+            self.held.conclude(holding)
 
     async def seek(self, position: KinesisPosition) -> None:
         """Moves the shards that `position` speaks of; returns once that is stored.
@@ -180,7 +187,7 @@ class Coordinator:
         await self._supervisor.cancel(self._tasks)
         backoff = Backoff()
         try:
-            while errors := await self._release_all():
+            while errors := await self.held.release_all():
                 for error in errors:
                     logger.error(
                         "cannot release a lease of stream %s: %r", self._stream.name, error
@@ -199,12 +206,6 @@ class Coordinator:
             await self._heartbeat.part(self._name)
         except Exception as error:  # noqa: BLE001 - a store's failures are its own; the row runs out
             logger.warning("cannot tell the other instances that this one stops: %r", error)
-
-    async def _release_all(self) -> list[BaseException]:
-        results = await asyncio.gather(
-            *map(self._release, list(self.holdings.values())), return_exceptions=True
-        )
-        return [result for result in results if isinstance(result, BaseException)]
 
     async def _run(self) -> None:
         while True:
@@ -227,12 +228,12 @@ class Coordinator:
         now = self._clock.monotonic()
         for holding in list(self.holdings.values()):
             holding.tenure.expire(now)
-        self._give_up_held()
-        await self._end_over()
+        self.held.give_up_held()
+        await self.held.end_over()
         survey = await self._store.survey(self._stream.name, self._group, max_age=look)
         leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
-        self._absent.keep(self._discovery.shards)
+        self.held.absent.keep(self._discovery.shards)
         gone = [row for row in leases if row.key.shard_id not in self.holdings]
         await self._forgetting.look(gone, self._discovery.shards, self._discovery.rounds)
         finished = {
@@ -241,6 +242,11 @@ class Coordinator:
             # One that is held may be on its way through a replay, with its row not written yet.
             if row.finished and (shard_id not in self.holdings or self.holdings[shard_id].finished)
         }
+        if self._discovery.identity.doubted:
+            # Nothing of a stream that may be another one; the discovery finds out, and wakes us.
+            return
+        if self._rewinds.moving and not self._first_pass:
+            return  # they are taken in a moment, where they are moved to
         decision = self._sharing.decide(
             self._heartbeat.member,
             survey,
@@ -249,13 +255,24 @@ class Coordinator:
         )
         self._mixed = decision.mixed
         for shard_id, successor in decision.hand_over.items():
-            self._hand_over(self.holdings[shard_id], successor)
-        wanted = [shard_id for shard_id in decision.take if not self._absent.has(shard_id)]
+            self.held.hand_over(self.holdings[shard_id], successor)
+        wanted = [shard_id for shard_id in decision.take if not self.held.absent.has(shard_id)]
+        await self._take_all(wanted)
+
+    async def _take_all(self, wanted: Sequence[str]) -> None:
         wave = asyncio.Semaphore(_WAVE)
+        self._taking.update(wanted)
 
         async def take(shard_id: str) -> None:
-            async with wave:
-                await self._take(shard_id)
+            try:
+                async with wave:
+                    await self._take(shard_id)
+            except Exception:
+                self.held.absent.doubt(shard_id)
+                raise
+            finally:
+                self._taking.discard(shard_id)
+                self._rewinds.look_again()
 
         # One shard that cannot be taken holds up no other; it is asked for again next pass.
         for error in await asyncio.gather(*map(take, wanted), return_exceptions=True):
@@ -292,11 +309,11 @@ class Coordinator:
             place.position,
             after=place.after,
             clock=self._clock,
-            moved=self._shard_moved,
+            moved=self.held.moved,
             at_tip=place.at_tip,
         )
         checkpointer = Checkpointer(
-            shard, self._store, self._clock, self._supervisor, self._shard_over
+            shard, self._store, self._clock, self._supervisor, self.held.over
         )
         reader = Reader(
             shard,
@@ -306,14 +323,15 @@ class Coordinator:
             self._clock,
             gate=self._gate,
             limit=self._limit,
+            confirm=self._discovery.identity.confirm,
         )
-        tenure = self._heartbeat.hold(lease, sent, lambda why: self._lost(shard, why))
+        tenure = self._heartbeat.hold(lease, sent, lambda why: self.held.lost(shard, why))
         shard.fence = tenure
-        holding = self.holdings[shard_id] = Holding(shard, checkpointer, reader, sent, tenure)
+        holding = Holding(shard, checkpointer, reader, sent, tenure)
         if place.moved:
             shard.resume_from = place.position
             checkpointer.moved()
-        self._start(holding)
+        self.held.add(holding)
         logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
 
     async def _begun(self, lease: LeaseState) -> LeaseState:
@@ -336,158 +354,3 @@ class Coordinator:
         start = info.starting_sequence_number
         await self._store.checkpoint(lease, start, number=0)
         return dataclasses.replace(lease, checkpoint=start)
-
-    def _start(self, holding: Holding) -> None:
-        name = f"reader[{self._stream.name}/{holding.shard.shard_id}]"
-        holding.reader = self._supervisor.spawn(name, self._read(holding))
-
-    async def _read(self, holding: Holding) -> None:
-        """Runs a reader and notices its end, whichever it is."""
-        shard = holding.shard
-        try:
-            await holding.reading.run()
-        except KinesisError as error:
-            logger.error(
-                "shard %s of stream %s is not read any more; other shards go on, this one is tried "
-                "again later: %s",
-                shard.shard_id,
-                shard.stream,
-                error,
-                extra={"stream": shard.stream, "shard_id": shard.shard_id},
-            )
-            self._give_up(holding)
-        except Exception:
-            # A fault of ours: the shard is read anew from its checkpoint, never skipped.
-            logger.exception("the reader of shard %s failed", shard.shard_id)
-            self._give_up(holding)
-        else:
-            # Nothing is awaited from here to the end of the task: a rewind finds it at work or done.
-            if shard.ended:
-                # Its children are listed now, and must not wait for copies that do.
-                self._discovery.soon()
-            # It ended, or holds too much: either way it is let go of when nothing else is open.
-            self._copies.flush(shard)
-            self.wake()
-
-    def _give_up(self, holding: Holding) -> None:
-        """Ends the holding of a shard, to take it again after a back-off."""
-        self._absent.add(holding)
-        self._shard_over(holding.shard)
-
-    async def _release(self, holding: Holding) -> None:
-        self._conclude(holding)
-        self._copies.discard(holding.shard)
-        await holding.release(self._store)
-        self._heartbeat.drop(holding.tenure)
-        self.holdings.pop(holding.shard.shard_id, None)
-
-    def _conclude(self, holding: Holding) -> None:
-        """Settled places count until here; what is settled from now on is void."""
-        if not holding.concluded:
-            holding.conclude()
-            self._channel.discard(holding.shard)
-
-    def _shard_moved(self, shard: HeldShard) -> None:
-        holding = self.holdings.get(shard.shard_id)
-        if holding is not None and holding.shard is shard:
-            holding.checkpointer.moved()
-
-    def restart(self, holding: Holding) -> None:
-        """After a rewind: nothing old is delivered, and a reader that came to its end reads again."""
-        self._discard(holding.shard)
-        # One that is about to be let go is read from there when it is taken again.
-        if holding.reader is None or not holding.reader.done() or holding.successor is not None:
-            return
-        if holding.shard not in self._over:
-            self._start(holding)
-
-    def let_go(self, holding: Holding) -> None:
-        """Ends a holding at the next pass, which is due now; nothing of it counts any more."""
-        self._conclude(holding)
-        self._shard_over(holding.shard)
-
-    def wake(self) -> None:
-        """Makes the next pass due now."""
-        self._wake.set()
-
-    def _discard(self, shard: HeldShard) -> None:
-        """Drops what is queued, and what waits, of a shard whose deliveries became void."""
-        self._channel.discard(shard)
-        self._copies.discard(shard)
-
-    def _shard_over(self, shard: HeldShard) -> None:
-        """Notes that a shard is finished, lost or given up; the loop lets go of it at once."""
-        if shard.lost:
-            self._discard(shard)
-        if shard not in self._over:
-            self._over.append(shard)
-        self.wake()
-
-    async def _end_over(self) -> None:
-        """Lets go of shards that are finished, lost or given up."""
-        over, self._over = self._over, []
-        held = [self.holdings.get(shard.shard_id) for shard in over]
-        await asyncio.gather(
-            *(
-                self._let_go(holding)
-                for holding, shard in zip(held, over, strict=True)
-                if holding is not None and holding.shard is shard
-            )
-        )
-
-    async def _let_go(self, holding: Holding) -> None:
-        shard = holding.shard
-        if holding.reader is not None:
-            await self._supervisor.cancel([holding.reader])
-        try:
-            await self._release(holding)
-        except Exception as error:  # noqa: BLE001 - a store's failures are its own
-            self._over.append(shard)
-            logger.warning(
-                "cannot release the lease of shard %s, stream %s, trying again: %r",
-                shard.shard_id,
-                shard.stream,
-                error,
-            )
-            return
-        if holding.finished:
-            logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
-
-    def _hand_over(self, holding: Holding, successor: str) -> None:
-        """Begins to hand a shard over, unless its end began already."""
-        shard = holding.shard
-        if holding.successor is not None or not holding.live or shard in self._over:
-            return
-        holding.successor = successor
-        name = f"hand-over[{shard.stream}/{shard.shard_id}]"
-        self._supervisor.spawn(name, self._handing_over(holding))
-
-    async def _handing_over(self, holding: Holding) -> None:
-        shard = holding.shard
-        logger.info(
-            "handing shard %s of stream %s over to another instance", shard.shard_id, shard.stream
-        )
-        if holding.reader is not None:
-            await self._supervisor.cancel([holding.reader])
-        await drain(holding, self._channel, self._copies, self._clock)
-        if holding.live:
-            self._shard_over(shard)
-
-    def _lost(self, shard: HeldShard, why: str) -> None:
-        if shard.lost:
-            return
-        logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, shard.stream, why)
-        shard.lose()
-        self._shard_over(shard)
-
-    def _give_up_held(self) -> None:
-        """Gives up shards that only hold: taken again, they are read from the first held record."""
-        for holding in self.holdings.values():
-            shard, reader = holding.shard, holding.reader
-            # A reader that is done before the end stopped because the shard holds too many.
-            if reader is None or not reader.done() or shard in self._over:
-                continue
-            if holding.successor is not None:
-                continue  # on its way already
-            if shard.watermark.drained and not shard.finished and not shard.lost:
-                self._give_up(holding)

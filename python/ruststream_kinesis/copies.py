@@ -5,7 +5,8 @@ Invariants:
 * An original is settled only after its copy (or dead letter) is in its stream; `deferred="settle"`
   is the one exception, and asked for.
 * A copy of a shard that was lost or rewound is never published.
-* All that wait are in one heap with one task, whatever their number.
+* All that wait are in one heap with one task, whatever their number. When one is due is a moment of
+  the injected clock, whose sleeps follow it through a suspension of the machine.
 """
 
 from __future__ import annotations
@@ -140,12 +141,12 @@ class Copies:
     async def later(self, copy: Copy, delay: float) -> None:
         """Keeps a copy until its delay has passed.
 
-        Where waiting would block others (the shard has ended, too many wait), it is published at
-        once, marked with the time it is due.
+        Where waiting would block others (the shard is not read any more, too many wait), it is
+        published at once, marked with the time it is due.
         """
         if delay <= 0:
             await self.publish(copy)
-        elif copy.shard.ended or self.waiting >= MAX_WAITING:
+        elif copy.shard.unread or self.waiting >= MAX_WAITING:
             await self.publish(copy, early=True)
         else:
             self._keep(copy, delay)
@@ -157,10 +158,10 @@ class Copies:
         so on until it is due.
         """
         shard = copy.shard
-        # A stop, or the end of the shard, waits for nobody: there it goes out early after all.
+        # A stop, or the end of reading the shard, waits for nobody: there it goes out early after all.
         while (
             self.waiting >= MAX_WAITING
-            and not shard.ended
+            and not shard.unread
             and math.isinf(shard.ceiling)
             and not copy.is_void()
         ):

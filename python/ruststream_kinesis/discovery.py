@@ -13,6 +13,8 @@ from collections.abc import Callable
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.errors import StreamRecreated
+from ruststream_kinesis.identity import Identity, is_gone
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import ShardInfo
 
@@ -30,7 +32,8 @@ class Discovery:
     Args:
         stream: Which stream.
         connection: Transport and clock.
-        changed: Called when a listing names other shards than the one before.
+        changed: Called when a listing names other shards than the one before, or when doubts of
+            the stream are over.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class Discovery:
         self._stream = stream
         self._connection = connection
         self._changed = changed
+        self.identity = Identity(stream.ref, connection)
+        """Whether it is still the stream that was opened."""
         self.shards: dict[str, ShardInfo] = {}
         self.rounds = 0
         """Listings so far."""
@@ -49,6 +54,11 @@ class Discovery:
     def soon(self) -> None:
         """Asks for a listing now: there are new shards to be found."""
         self._asked.set()
+
+    def doubt(self) -> None:
+        """A shard says that the stream is gone: none is taken until it is known to be the same."""
+        self.identity.doubt()
+        self.soon()
 
     async def look(self) -> float:
         """Lists the shards once.
@@ -62,22 +72,32 @@ class Discovery:
         return listing.service_time
 
     async def run(self) -> None:
-        """Looks again and again."""
+        """Looks again and again.
+
+        Raises:
+            StreamRecreated: The stream was gone, and another one has its name.
+        """
         clock = self._connection.clock
         while True:
             await wait(clock, DISCOVERY_INTERVAL, self._asked)
             # Before the look: what is asked for while it is on its way is due after it.
             self._asked.clear()
-            before = self.shards
+            before, doubted = self.shards, self.identity.doubted
             try:
                 await self.look()
+                if doubted:
+                    await self.identity.confirm()
+            except StreamRecreated:
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next listing may work
+                if is_gone(error):
+                    self.identity.doubt()
                 self._failed(error)
                 await clock.sleep(self._backoff.next())
                 self._asked.set()
                 continue
             self._backoff.reset()
-            if self.shards != before:
+            if doubted or self.shards != before:
                 self._changed()
 
     def _failed(self, error: Exception) -> None:

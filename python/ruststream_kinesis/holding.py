@@ -82,22 +82,29 @@ class Holding:
 
     async def rewound(self, asked: KinesisPosition) -> None:
         """Waits until the position is stored and, where the tip was asked for, that is found."""
-        if self.concluded:
+        if self.live:
+            await self.checkpointer.stored()
+        if not self.live:
+            # Lost unwritten, its row may be ours still: then the position goes with the release.
             await self.released.wait()
-            return
-        await self.checkpointer.stored()
-        if asked.kind == "latest":
+        elif asked.kind == "latest":
             # An iterator that could not be had is built at the instant: nothing is missed either way.
             await self.shard.opened.wait()
 
 
 class Absences:
-    """Shards that were given up, each with a back-off of its own until it may be taken again."""
+    """Shards that are between owners here: let go of unfinished, and not taken again.
+
+    One that was given up has a back-off of its own until it may be taken again.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._backoffs: dict[str, Backoff] = {}
         self._until: dict[str, float] = {}
+        self.left: set[str] = set()
+        """All of them, with back-off or without."""
+        self._doubts: dict[str, float] = {}
 
     def add(self, holding: Holding) -> None:
         """Its shard is given up."""
@@ -111,7 +118,23 @@ class Absences:
         """Whether it is too early to take the shard again."""
         return shard_id in self._until and self._until[shard_id] > self._clock.monotonic()
 
+    def doubt(self, shard_id: str) -> None:
+        """Notes that the lease was asked for, and may be held for nobody: an answer was lost."""
+        self._doubts[shard_id] = self._clock.monotonic()
+
+    def doubted(self, shard_id: str, duration: float) -> bool:
+        """Whether such a lease, which lives `duration` seconds, may be alive."""
+        since = self._doubts.get(shard_id)
+        return since is not None and self._clock.monotonic() - since < duration
+
+    def recall(self) -> None:
+        """Ends every back-off: whatever a shard was given up for, it opens elsewhere now."""
+        self._until.clear()
+        self._backoffs.clear()
+
     def keep(self, listed: Container[str]) -> None:
         """Forgets shards that are not listed any more."""
+        self.left = {each for each in self.left if each in listed}
+        self._doubts = {each: when for each, when in self._doubts.items() if each in listed}
         for shard_id in [each for each in self._until if each not in listed]:
             del self._until[shard_id], self._backoffs[shard_id]

@@ -52,7 +52,8 @@ async def run_in_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]
             here.call_soon_threadsafe(_set, ended, error)
 
     # A daemon: a call that hangs for ever must not keep the process from ending.
-    threading.Thread(target=run, name=name, daemon=True).start()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
     try:
         # Shielded by being waited for, not awaited: a cancellation must not cancel the future.
         await asyncio.wait({ended})
@@ -64,6 +65,9 @@ async def run_in_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]
         _, late = await asyncio.wait({ended}, timeout=_END_TIMEOUT)
         if late:
             logger.error("thread %s did not end within %g s", name, _END_TIMEOUT)
+        else:
+            # It has said that it ended, which is the last that it does.
+            thread.join(_END_TIMEOUT)
         raise
     error = ended.result()
     if isinstance(error, asyncio.CancelledError):

@@ -14,12 +14,27 @@ from ruststream_kinesis.leases.base import LeaseState, LeaseStore, Opening
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.transport import StreamInfo
 
-__all__ = ["OpeningRule", "Place"]
+__all__ = ["OpeningRule", "Place", "check_created"]
 
 # The opening instant is this much before the service's own time, whose `Date` has whole seconds.
 _MARGIN = 1.0
 # Two services round the creation time differently.
 _SAME_CREATION = 1.0
+
+
+def check_created(stream: str, stored: float | None, found: float | None) -> None:
+    """Makes sure that the stream is the one that the leases are of, as far as that is known.
+
+    Raises:
+        StreamRecreated: It is a later one of its name.
+    """
+    if stored is not None and found is not None and abs(stored - found) > _SAME_CREATION:
+        raise StreamRecreated(
+            f"the stream was deleted and created anew (created {found}, its leases say {stored}): "
+            "its checkpoints mean nothing in the new one. Use another group or delete the lease "
+            "rows",
+            stream=stream,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +86,7 @@ class OpeningRule:
         started = max(0.0, service_time - _MARGIN)
         mine = Opening(started, info.created)
         stored = await store.opening(info.name, group, mine)
-        if (
-            stored.created is not None
-            and info.created is not None
-            and abs(stored.created - info.created) > _SAME_CREATION
-        ):
-            raise StreamRecreated(
-                f"the stream was deleted and created anew (created {info.created}, its leases say "
-                f"{stored.created}): its checkpoints mean nothing in the new one. Use another "
-                "group or delete the lease rows",
-                stream=info.name,
-            )
+        check_created(info.name, stored.created, info.created)
         return cls(stored.instant, stored is mine, started, start_at)
 
     @staticmethod

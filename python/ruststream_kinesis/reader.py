@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from ruststream_kinesis._core import Page
 from ruststream_kinesis.backoff import Backoff, MinuteLog
@@ -45,6 +46,7 @@ class Reader:
         gate: Bounds how many readers ask for an iterator at once.
         limit: Records a page.
         backoff: Delays between tries.
+        confirm: Makes sure that the stream is still the same; raises `StreamRecreated`.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Reader:
         gate: asyncio.Semaphore | None = None,
         limit: int = READ_LIMIT,
         backoff: Backoff | None = None,
+        confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._shard = shard
         self._stream = stream
@@ -67,6 +70,7 @@ class Reader:
         self._gate = gate or asyncio.Semaphore()
         self._limit = limit
         self._backoff = backoff or Backoff()
+        self._confirm = confirm
         self._generation = shard.generation
         self._iterator: str | None = None
         self._iterator_since = 0.0
@@ -185,9 +189,12 @@ class Reader:
         if failure is Failure.TERMINAL:
             raise error
         if failure is Failure.ITERATOR:
-            if self._iterator is None:
+            refused, self._iterator = self._iterator is None, None
+            # Where no record was read yet there is no position that another stream would refuse.
+            if (refused or self._shard.read_from.kind != "sequence") and not await self._is_same():
+                return
+            if refused:
                 self._position_refused(error)
-            self._iterator = None
             if self._backoff.failures == 0:
                 # The ordinary end of an iterator that waited for slow handlers: no reason to wait.
                 logger.info("%s; a new iterator is built at %s", error, self._shard.read_from)
@@ -208,6 +215,26 @@ class Reader:
         if isinstance(error, PageError):
             logger.debug("response that could not be read", exc_info=error)
         await self._clock.sleep(self._backoff.next())
+
+    async def _is_same(self) -> bool:
+        """Whether the stream is the one that was opened; false where a rewind came meanwhile, too.
+
+        Raises:
+            StreamRecreated: It is another one.
+            KinesisError: There is none.
+        """
+        generation = self._shard.generation
+        if self._confirm is not None:
+            try:
+                await self._confirm()
+            except KinesisError as error:
+                if judge(error) is Failure.TERMINAL:
+                    raise
+                # Not known now: the position stays, and is asked for again.
+                logger.warning("cannot look whether a stream is the same, trying again: %s", error)
+                await self._clock.sleep(self._backoff.next())
+                return False
+        return self._shard.generation == generation
 
     def _position_refused(self, error: KinesisError) -> None:
         """The service knows nothing at our position any more: what lies before the horizon is lost.

@@ -2,7 +2,12 @@
 
 Invariants:
 
-* All held shards move at one moment, in which nothing is awaited.
+* Seeks have their effect one after another, in the order in which they were asked for.
+* All shards of this instance move at one moment, in which nothing is awaited and none of them is
+  between owners: none is being taken or released, and the rows of those that this instance let go
+  of, and did not take again, say where they were moved.
+* A seek waits for the lease loop, the store and the service, never for a worker; the stop cuts off
+  what has moved nothing yet.
 * A replay reads parents that are still listed before their children. A finished parent is opened
   again by its row alone: `resume_from` beside `SHARD_END` makes it unfinished, so the gate that keeps
   children behind their parents (`shards.py`) does the rest, on every instance. Parents are written
@@ -12,25 +17,48 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import KinesisError, NotConnected
-from ruststream_kinesis.holding import Holding
+from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, RequestError
+from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.leases.base import LeaseKey, LeaseState
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
-from ruststream_kinesis.transport import ShardInfo, patiently
+from ruststream_kinesis.seek import not_held, unknown_record
+from ruststream_kinesis.stream import KinesisStream
+from ruststream_kinesis.transport import Failure, ShardInfo, judge, patiently
 
-__all__ = ["Rewinds"]
+__all__ = ["Rewinds", "Shards"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
 # A replay of a stream with thousands of shards asks the store for so many rows at once.
 _AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The shards of this instance; the lease loop's own, as it keeps them."""
+
+    holdings: Mapping[str, Holding]
+    """Those whose lease is held, by id; until they are released."""
+    taking: Collection[str]
+    """Those whose lease is being asked for."""
+    absent: Absences
+    """Those it let go of."""
+
+    @property
+    def in_transit(self) -> list[str]:
+        """Those that are being taken or let go of."""
+        leaving = [name for name, holding in self.holdings.items() if not holding.live]
+        return [*leaving, *self.taking]
 
 
 class _Loop(Protocol):
@@ -47,10 +75,10 @@ class Rewinds:
     """Moves the shards of one subscription.
 
     Args:
-        stream: Its name.
+        stream: What it reads.
         group: The subscription's.
         connection: Transport, lease store, owner, clock.
-        holdings: The shards that are held, by id; the lease loop's own.
+        shards: Which are this instance's.
         discovery: What the stream lists.
         loop: The lease loop.
         duration: Seconds a lease lives.
@@ -58,24 +86,30 @@ class Rewinds:
 
     def __init__(
         self,
-        stream: str,
+        stream: KinesisStream,
         group: str | None,
         connection: Connection,
-        holdings: Mapping[str, Holding],
+        shards: Shards,
         discovery: Discovery,
         loop: _Loop,
         duration: float,
     ) -> None:
-        self._stream = stream
+        self._ref = stream.ref
+        self._stream = stream.name
         self._group = group
         self._connection = connection
         self._store = connection.store
-        self._holdings = holdings
+        self._shards = shards
+        self._holdings = shards.holdings
         self._discovery = discovery
         self._loop = loop
         self._duration = duration
         self._seeking = asyncio.Lock()
         self._stopped = False
+        self._cut_off: set[asyncio.Timeout] = set()
+        self._look = asyncio.Event()
+        self.moving = False
+        """All shards are about to move: none is taken meanwhile."""
         self.rule: OpeningRule | None = None
         """Where shards open; there is none before the stream was opened."""
 
@@ -87,51 +121,149 @@ class Rewinds:
     def stop(self) -> None:
         """Moves nothing any more."""
         self._stopped = True
+        # Taken out: one that is about to end may not be told so again.
+        scopes, self._cut_off = self._cut_off, set()
+        for scope in scopes:
+            scope.reschedule(asyncio.get_running_loop().time())
         for holding in self._holdings.values():
             # Their readers end: nobody finds the tip.
             holding.shard.opened.set()
 
+    def look_again(self) -> None:
+        """Notes that a shard was taken, or could not be, or was released."""
+        self._look.set()
+
     async def seek(self, position: KinesisPosition) -> None:
         """Moves the shards that `position` speaks of; returns once that is stored."""
-        if position.shard_id is not None:
-            await self._seek_one(position, position.shard_id)
-            return
-        # One at a time: a shard that the one before let go of has its row written by then.
-        async with self._seeking:
-            moved = await self._seek_all(position)
-            await asyncio.gather(*(holding.rewound(position) for holding in moved))
+        async with self._turn():
+            if position.shard_id is None:
+                moved = await self._seek_all(position)
+            else:
+                moved = [await self._seek_one(position, position.shard_id)]
+        # Not in its turn: while the store cannot be reached, a later seek moves on all the same.
+        await asyncio.gather(*(holding.rewound(position) for holding in moved))
 
-    async def _seek_one(self, position: KinesisPosition, shard_id: str) -> None:
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        async with self._unless_stopped():
+            await self._seeking.acquire()
+        try:
+            yield
+        finally:
+            self._seeking.release()
+
+    @contextlib.asynccontextmanager
+    async def _unless_stopped(self) -> AsyncIterator[None]:
+        """Waits in it end with the stop, which would wait for the handler that seeks."""
         self._open_rule()
-        holding = self._holdings.get(shard_id)
-        if holding is None or not holding.live:
-            raise KinesisError(
-                "this instance does not hold the shard, so it cannot move it",
-                stream=self._stream,
-                shard_id=shard_id,
-            )
+        # Without a deadline of its own: it is what `stop` ends.
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._cut_off.add(scope)
+                yield
+        except TimeoutError:
+            if scope.expired():
+                self._open_rule()
+            raise
+        finally:
+            self._cut_off.discard(scope)
+
+    async def _seek_one(self, position: KinesisPosition, shard_id: str) -> Holding:
+        self._held(shard_id)
+        async with self._unless_stopped():
+            await self._try(position, shard_id)
+        # The stop may have begun meanwhile, and the shard may be lost. Nothing is awaited from here.
+        self._open_rule()
+        holding = self._held(shard_id)
         self._move(holding, position)
         logger.info("moved shard %s of stream %s to %s", shard_id, self._stream, position)
-        await holding.rewound(position)
+        return holding
+
+    def _held(self, shard_id: str) -> Holding:
+        holding = self._holdings.get(shard_id)
+        if holding is None or not holding.live:
+            raise not_held(self._stream, shard_id)
+        return holding
+
+    async def _try(self, position: KinesisPosition, shard_id: str) -> None:
+        """Makes sure that the service knows the record: a shard moved elsewhere is not read again."""
+        transport = self._connection.transport
+        try:
+            await patiently(
+                lambda: transport.get_shard_iterator(self._ref, shard_id, position),
+                self._connection.clock,
+            )
+        except AccessDenied:
+            raise
+        except RequestError as error:
+            if judge(error) is Failure.PASSING:
+                raise
+            raise unknown_record(self._stream, position) from error
 
     async def _seek_all(self, position: KinesisPosition) -> list[Holding]:
-        self._open_rule()
-        service_time = await patiently(self._discovery.look, self._connection.clock)
+        async with self._unless_stopped():
+            service_time = await patiently(self._discovery.look, self._connection.clock)
         at_tip = position.kind == "latest"
         if at_tip:
             position = OpeningRule.tip(service_time)
-        rows = await self._rows()
-        await self._redirect(rows, position, () if at_tip else list(self._holdings))
-        # The stop may have begun meanwhile. From here on nothing is awaited.
-        self.rule = self._open_rule().rewind(position)
-        moved = [holding for holding in self._holdings.values() if holding.live]
-        for holding in moved:
-            self._move(holding, position, at_tip=at_tip)
-        if not at_tip:
-            self._stand_back(moved)
+        self.moving = True
+        try:
+            await self._move_rows(position, at_tip=at_tip)
+            # The stop may have begun meanwhile. From here on nothing is awaited.
+            self.rule = self._open_rule().rewind(position)
+            moved = list(self._holdings.values())
+            for holding in moved:
+                self._move(holding, position, at_tip=at_tip)
+            self._shards.absent.recall()
+            if not at_tip:
+                self._stand_back(moved)
+        finally:
+            self.moving = False
+            self._loop.wake()
         logger.info("moved %d shard(s) of stream %s to %s", len(moved), self._stream, position)
-        self._loop.wake()
         return moved
+
+    async def _move_rows(self, position: KinesisPosition, *, at_tip: bool) -> None:
+        """Moves what nobody holds; then all that this instance holds is live."""
+        written: set[str] = set()
+        while True:
+            await self._all_arrived()
+            held = set(self._holdings)
+            rows = await self._rows()
+            replayed = () if at_tip else held | self._shards.absent.left | self._unopened(rows)
+            await self._redirect(rows, position, replayed, written)
+            # Else one was let go of meanwhile, after its row was read.
+            if not self._shards.in_transit and held <= self._holdings.keys():
+                return
+
+    async def _all_arrived(self) -> None:
+        """Waits until no shard is being taken or let go of.
+
+        Raises:
+            KinesisError: For as long as a lease lives, nothing moved on.
+        """
+        async with self._unless_stopped():
+            while waiting := self._shards.in_transit:
+                self._look.clear()
+                self._loop.wake()
+                await wait(self._connection.clock, self._duration, self._look)
+                if not self._look.is_set():
+                    raise KinesisError(
+                        f"nothing was moved: {len(waiting)} shard(s) are being taken or released, "
+                        "and the lease store does not get on with it; seek again when it does",
+                        stream=self._stream,
+                        shard_id=waiting[0],
+                    )
+
+    def _unopened(self, rows: Iterable[LeaseState]) -> set[str]:
+        """Listed shards that open by the rule, and so where all are moved."""
+        placed = {
+            row.key.shard_id
+            for row in rows
+            if row.owner is not None or row.checkpoint is not None or row.resume_from is not None
+        }
+        return self._discovery.shards.keys() - placed
 
     async def replay_parents(self, start: KinesisPosition | None) -> bool:
         """Where `start_at` asks for the past: its first pass is over, now parents come first.
@@ -154,7 +286,7 @@ class Rewinds:
         owners = {holding.shard.lease.owner for holding in held}
         if any(row.owner is not None and row.owner not in owners for row in rows):
             return False
-        await self._redirect(rows, start, list(self._holdings))
+        await self._redirect(rows, start, list(self._holdings), set())
         self._stand_back(held)
         return True
 
@@ -181,34 +313,67 @@ class Rewinds:
                 self._loop.let_go(holding)
 
     async def _redirect(
-        self, rows: Iterable[LeaseState], position: KinesisPosition, replayed: Iterable[str]
+        self,
+        rows: Iterable[LeaseState],
+        position: KinesisPosition,
+        replayed: Iterable[str],
+        written: set[str],
     ) -> None:
-        """Moves shards that nobody holds: finished parents, and what waits for its replay.
+        """Moves shards that nobody holds.
+
+        Those are finished parents, what waits for a replay, and what this instance let go of.
 
         Args:
             rows: What is stored.
             position: Where to.
             replayed: Shards whose parents are read again.
+            written: Shards that need not be moved any more.
         """
         wanted = _ancestors(replayed, self._discovery.shards)
+        absent = self._shards.absent
+        free = [row for row in rows if row.key.shard_id not in self._holdings.keys() | written]
+        parents = [row.key for row in free if row.finished and row.key.shard_id in wanted]
+        others = [
+            row.key
+            for row in free
+            if row.resume_from is not None or (row.key.shard_id in absent.left and not row.finished)
+        ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def redirect(key: LeaseKey) -> None:
+            shard_id = key.shard_id
             async with gate:
-                owner_id = self._connection.owner_id
-                lease = await self._store.acquire(key, owner_id, duration=self._duration)
-                # Held by now: whoever it is reads it already.
-                if lease is not None:
-                    await self._store.release(lease, number=1, resume_from=position)
+                try:
+                    held = await self._write(key, position)
+                except BaseException:  # cut off, too
+                    absent.doubt(shard_id)
+                    raise
+            # Held by now: whoever it is reads it already. If it is somebody.
+            if not held and absent.doubted(shard_id, self._duration):
+                raise KinesisError(
+                    "nothing was moved: an earlier answer of the lease store was lost, and the "
+                    f"shard may be leased to nobody; that ends within {self._duration:g} s, seek "
+                    "again then",
+                    stream=self._stream,
+                    shard_id=shard_id,
+                )
+            written.add(shard_id)
 
-        await asyncio.gather(
-            *(
-                redirect(row.key)
-                for row in rows
-                if row.key.shard_id not in self._holdings
-                and ((row.finished and row.key.shard_id in wanted) or row.resume_from is not None)
-            )
+        for keys in (parents, others):
+            results = await asyncio.gather(*map(redirect, keys), return_exceptions=True)
+            # All have ended: none may write after this, over what a later seek has written.
+            for error in filter(None, results):
+                raise error
+
+    async def _write(self, key: LeaseKey, position: KinesisPosition) -> bool:
+        """Moves the row of a shard that nobody holds; False: somebody does."""
+        me = self._connection.heartbeat.member
+        lease = await self._store.acquire(
+            key, me.owner_id, duration=self._duration, member=me.nonce
         )
+        if lease is not None:
+            await self._store.release(lease, number=1, resume_from=position)
+        return lease is not None
 
 
 def _ancestors(shard_ids: Iterable[str], listed: Mapping[str, ShardInfo]) -> set[str]:

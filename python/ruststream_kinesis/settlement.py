@@ -221,6 +221,25 @@ class Settlement:
         quiet: bool = False,
     ) -> None:
         """The handler raised; `quiet` where the log has its traceback already."""
+        outcome = self.judged(error, run, index, message, quiet=quiet)
+        if outcome is not None:
+            await self.decide(outcome, run, index, error)
+
+    def judged(
+        self,
+        error: BaseException,
+        run: Run,
+        index: int,
+        message: KinesisMessage[Any],
+        *,
+        quiet: bool = False,
+    ) -> Outcome | None:
+        """Counts and logs what a handler raised.
+
+        Returns:
+            What `on_error` makes of it; `None` where nothing is to be settled any more: the handler
+            did so by itself, or the service stops.
+        """
         self.counters.failed += 1
         if not quiet:
             logger.error(
@@ -231,8 +250,9 @@ class Settlement:
                 exc_info=error,
                 extra=place_of(run, index),
             )
-        if message.outcome is None:
-            await self._apply(self._policies.on_error, error, run, index, message)
+        if message.outcome is not None:
+            return None
+        return self._apply(self._policies.on_error, error, run, index, message)
 
     async def undecodable(
         self, error: Exception, run: Run, index: int, kind: Any, payload: bytes
@@ -253,16 +273,19 @@ class Settlement:
             await self._copies.dead_letter(Copy(run, index, attempt), error)
             return
         message = KinesisMessage[Any](run, index, payload, self.decide)
-        await self._apply(policy, error, run, index, message)
+        outcome = self._apply(policy, error, run, index, message)
+        if outcome is not None:
+            await self.decide(outcome, run, index, error)
 
-    async def _apply(
+    def _apply(
         self,
         policy: OnError,
         error: BaseException,
         run: Run,
         index: int,
         message: KinesisMessage[Any],
-    ) -> None:
+    ) -> Outcome | None:
+        """What a policy makes of an error; `None` where it stops the service."""
         if policy == "stop":
             # Nothing later starts in this shard: what ran is what the checkpoint can cover.
             run.shard.ceiling = min(run.shard.ceiling, run.base + index)
@@ -271,8 +294,8 @@ class Settlement:
             )
             reason.__cause__ = error
             self._stop(reason)
-            return
-        await self.decide(self._outcome(policy, error, message), run, index, error)
+            return None
+        return self._outcome(policy, error, message)
 
     @staticmethod
     def _outcome(policy: OnError, error: BaseException, message: KinesisMessage[Any]) -> Outcome:

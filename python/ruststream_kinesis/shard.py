@@ -76,6 +76,9 @@ class HeldShard:
         """Where the shard was moved; it counts until something is settled from there on."""
         self.ended = False
         """The shard is closed and every record of it took its place."""
+        self.unread = False
+        """Nothing more is read of it: it has ended, or holds too many. Until a rewind starts its
+        reader again, what is open is all that keeps it from being let go."""
         self.lost = False
         self.writing = False
         """A checkpoint write is on its way or due: it will see what moves meanwhile by itself."""

@@ -86,3 +86,25 @@ async def test_a_shard_that_is_not_held_cannot_be_moved(backend: Backend) -> Non
     async with backend.running(app):
         with pytest.raises(KinesisError, match="does not hold the shard"):
             await app.seeker(stream).seek(KinesisPosition.sequence("shardId-000000000042", "1"))
+
+
+async def test_a_number_that_the_shard_does_not_have_moves_nothing(backend: Backend) -> None:
+    if backend.name == "moto":
+        pytest.skip("takes sequence numbers that it never gave out")
+    app, stream, seen = backend.app(), await backend.stream(), Seen()
+
+    @app.subscriber(quick(stream))
+    async def handle(message: KinesisMessage[int]) -> None:
+        await seen.add(message)
+
+    async with backend.running(app):
+        await app.publisher().publish(1, stream)
+        (first,) = await seen.reach(1)
+        unknown = KinesisPosition.sequence(first.shard_id, "9" + first.sequence_number)
+        with pytest.raises(KinesisError, match="nothing was moved") as caught:
+            await app.seeker(stream).seek(unknown)
+        assert (caught.value.stream, caught.value.shard_id) == (stream, first.shard_id)
+        assert caught.value.sequence_number == unknown.sequence_number
+        await app.publisher().publish(2, stream)
+        numbers = [message.payload for message in await seen.reach(2)]
+    assert numbers == [1, 2]

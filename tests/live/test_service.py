@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -23,9 +24,16 @@ from ruststream_kinesis import (
     Outcome,
     RustStream,
     drop,
+    opening,
 )
 from ruststream_kinesis._core import decode_envelope
-from ruststream_kinesis.errors import NotConnected, PublishError, StopTimeout, StreamNotFound
+from ruststream_kinesis.errors import (
+    NotConnected,
+    PublishError,
+    StopTimeout,
+    StreamNotFound,
+    StreamRecreated,
+)
 from tests.support.aws import Aws
 from tests.support.running import running
 from tests.support.scripted import FaultProxy, drop_connection, error
@@ -371,3 +379,37 @@ async def test_two_services_on_one_store_share_a_stream_without_reading_anything
         row = await store.read(LeaseKey(name, shard["ShardId"]))
         assert row is not None
         assert row.owner is None
+
+
+async def test_a_stream_that_is_made_anew_while_it_is_read_stops_the_service(
+    kinesis: Server, aws: Aws, monkeypatch: pytest.MonkeyPatch
+):
+    # A server here needs no second to make a stream anew.
+    monkeypatch.setattr(opening, "_SAME_CREATION", 0.0)
+    name = await aws.create_stream()
+    await fill(aws, name, [1, 2])
+    app = application(kinesis.url)
+    seen: list[int] = []
+
+    @app.subscriber(quickly(name), start_at=HORIZON)
+    async def handle(value: int) -> None:
+        seen.append(value)
+
+    with pytest.raises(StreamRecreated, match=name):
+        async with running(app) as it:
+            await it.until(lambda: seen == [1, 2])
+            first = await created(aws, name)
+            await aws.delete_stream(name)
+            # These servers know old iterators in the new stream: the service has to see it go.
+            await it.until(lambda: not app.state().subscriptions[0].shards)
+            await aws.create_stream(name)
+            assert await created(aws, name) != first
+            await fill(aws, name, [3])
+            await asyncio.wait({it.task}, timeout=15)
+    assert 3 not in seen
+
+
+async def created(aws: Aws, name: str) -> datetime:
+    """Return when the stream was created."""
+    answer = await aws.client.describe_stream_summary(StreamName=name)
+    return answer["StreamDescriptionSummary"]["StreamCreationTimestamp"]

@@ -29,7 +29,7 @@ class FakeShard:
     ceiling: float = float("inf")
     fence: Fence | None = None
     started: int = -1
-    ended: bool = False
+    unread: bool = False
     lost: bool = False
     taken: list[int] = field(default_factory=list)
     """Places that came out for this shard, in order."""

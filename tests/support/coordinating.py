@@ -153,6 +153,13 @@ class Store(MemoryLeaseStore):
             self.fails[method] -= 1
             raise ConnectionError(f"{method}: made by a test")
 
+    async def acquire(
+        self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
+    ) -> LeaseState | None:
+        """Acquire, or fail."""
+        self._maybe_fail("acquire")
+        return await super().acquire(key, owner_id, duration=duration, member=member)
+
     async def checkpoint(
         self,
         held: LeaseState,

@@ -45,7 +45,7 @@ class Script:
     """A transport that notes every put, with the shard and the copies that belong to it."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: Any = field(default_factory=ManualClock)
     events: list[tuple[Any, ...]] = field(default_factory=list)
     answer: Callable[[str], Awaitable[None]] | None = None
     """Awaited before each put takes effect; what it raises is the put's answer."""
@@ -105,7 +105,7 @@ class Shard:
         self.ceiling: float = math.inf
         self.fence: Fence | None = None
         self.started = -1
-        self.ended = False
+        self.unread = False
         self.lost = False
         self._events = events
 

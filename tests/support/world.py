@@ -22,7 +22,7 @@ from ruststream_kinesis import (
     RustStream,
 )
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.errors import NotConnected, StreamNotFound
+from ruststream_kinesis.errors import NotConnected, RequestError, StreamNotFound
 from ruststream_kinesis.leases import LeaseKey, LeaseStore
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.stream import StreamRef
@@ -76,6 +76,8 @@ class World:
     hooks: list[Hook] = field(default_factory=list)
     """Awaited before each call takes effect; what one raises is the call's answer."""
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+    created: float = 1_600_000_000.0
+    """The streams' creation time: change it for one that was made anew."""
     transports: list[FakeTransport] = field(default_factory=list)
     _numbers: int = 0
 
@@ -140,7 +142,8 @@ class FakeTransport:
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         await self._arrive(Call("describe_stream", stream.name))
-        return StreamInfo(stream.name, "ACTIVE", 1_600_000_000.0, self.world.max_record_bytes)
+        world = self.world
+        return StreamInfo(stream.name, "ACTIVE", world.created, world.max_record_bytes)
 
     async def create_stream(self, stream: StreamRef, shards: int) -> None:
         self.world.stream(stream.name, shards)
@@ -198,7 +201,9 @@ class FakeTransport:
         for hook in self.world.hooks:
             await hook(call)
         if call.stream not in self.world.streams:
-            raise StreamNotFound(
+            # Of a shard, the service does not say which of the two is missing.
+            kind = StreamNotFound if call.shard_id is None else RequestError
+            raise kind(
                 "there is no such stream",
                 code="ResourceNotFoundException",
                 status=400,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ruststream_kinesis.testing.delivery import Delivery
     from ruststream_kinesis.testing.faults import Fault
     from ruststream_kinesis.testing.record import LogRecord
-    from ruststream_kinesis.testing.tracking import Undecided
+    from ruststream_kinesis.testing.undecided import Undecided
 
 __all__ = [
     "Delivery",
@@ -41,7 +41,7 @@ _HOMES = {
     "ManualClock": "clock",
     "SubscriberCalls": "calls",
     "TestApp": "app",
-    "Undecided": "tracking",
+    "Undecided": "undecided",
 }
 
 

@@ -17,6 +17,7 @@ from ruststream_kinesis.testing.delivery import CAUSES, DELIVERY, Cause
 from ruststream_kinesis.testing.faults import Fault, Faults, Kind
 from ruststream_kinesis.testing.place import InProcess, Place
 from ruststream_kinesis.testing.tracking import Tracker
+from ruststream_kinesis.testing.undecided import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,8 @@ class TestApp:
     Args:
         app: The application; it must not run.
         live: Endpoint of a server to run on, such as `http://localhost:4567`.
-        timeout: Real seconds until a `publish` that has undecided deliveries fails.
+        timeout: Real seconds until a wait fails: a `publish` that has undecided deliveries, an
+            `advance` that sets off more and more.
         codec: Encodes the values that the test publishes.
     """
 
@@ -73,7 +75,7 @@ class TestApp:
         self._place: Place
         self._timeout = timeout
         if live is None:
-            self.clock = manual = ManualClock()
+            self.clock = manual = ManualClock(limit=timeout)
             self._tracker = Tracker(manual, timeout)
             self._faults = Faults(manual)
             self._place = InProcess(manual, self._tracker, self._faults)
@@ -282,10 +284,16 @@ class TestApp:
         """Moves time, and waits for all that comes of it: the copies of `retry_after` above all.
 
         Raises:
-            Undecided: As for `settled`.
+            Undecided: As for `settled`; or each thing that comes of it leads to another, and the
+                timeout passed before the time did.
             ConfigurationError: On a server, where it really waits: for longer than the timeout.
         """
-        await self.clock.advance(seconds)
+        try:
+            await self.clock.advance(seconds)
+        except Undecided as endless:
+            if not (unfinished := self._tracker.unfinished):
+                raise
+            raise Undecided(f"{endless.message}; there are: {unfinished}") from endless
         await self.settled()
 
     def fail_publish(

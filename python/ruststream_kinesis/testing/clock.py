@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import weakref
 from typing import Any
 
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import ConfigurationError
+from ruststream_kinesis.testing.undecided import Undecided
 
 __all__ = ["LiveClock", "ManualClock"]
 
@@ -23,10 +25,12 @@ class ManualClock:
 
     Args:
         wall: Wall-clock time at the start, seconds since the epoch.
+        limit: Real seconds that one `advance` may take; `None`: as long as something is due.
     """
 
-    def __init__(self, wall: float = 1_700_000_000.0) -> None:
+    def __init__(self, wall: float = 1_700_000_000.0, limit: float | None = None) -> None:
         self._wall = wall
+        self._limit = limit
         self._now = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
@@ -52,11 +56,11 @@ class ManualClock:
         if hasty and task is not None:
             self._hasty.discard(task)
         if self.loop is not None and loop is not self.loop:
-            there = self.advance(seconds) if hasty else self.sleep(seconds)
+            there = self._move(seconds) if hasty else self.sleep(seconds)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self.loop))
             return
         if hasty:
-            await self.advance(seconds)
+            await self._move(seconds)
             return
         woken = loop.create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._numbers), woken))
@@ -80,12 +84,24 @@ class ManualClock:
 
         Raises:
             ValueError: `seconds` is negative: time only grows.
+            Undecided: It takes longer than the limit: each sleep leads to another.
         """
         if seconds < 0:
             raise ValueError(f"time does not go back by {-seconds} s")
-        end = self._now + seconds
+        await self._move(seconds, math.inf if self._limit is None else self._limit)
+
+    async def _move(self, seconds: float, limit: float = math.inf) -> None:
+        """Within the service without a limit: what the test waits for has one of its own."""
+        loop, begin, end = asyncio.get_running_loop(), self._now, self._now + seconds
+        deadline = loop.time() + limit
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= end:
+            if loop.time() >= deadline:
+                raise Undecided(
+                    f"{limit:g} s have passed, and time has moved by {self._now - begin:g} s of "
+                    f"{seconds:g} s: something sleeps again whenever it wakes, as a handler does "
+                    "that always answers retry_after(), or a loop of a hook"
+                )
             when, _, woken = heapq.heappop(self._sleepers)
             if woken.done():
                 continue  # cancelled meanwhile

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import CAPACITY, Channel, Fence
-from ruststream_kinesis.errors import KinesisError, NotConnected
+from ruststream_kinesis.errors import NotConnected
+from ruststream_kinesis.seek import not_held, unknown_record
 from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, OneRun, Watched
 from ruststream_kinesis.testing.log import SHARD_ID, Log
@@ -45,7 +46,7 @@ class LogShard:
         self.ceiling: float = math.inf
         self.fence: Fence | None = None
         self.started = -1
-        self.ended = False
+        self.unread = False
         self.lost = False
         self._watched = watched
         self._opened = watched.tracker.opened
@@ -208,18 +209,17 @@ class LogSource:
         await asyncio.sleep(0)
         shard = self._shard
         if position.shard_id not in (None, SHARD_ID):
-            raise KinesisError(
-                "this instance does not hold the shard, so it cannot move it",
-                stream=self._stream,
-                shard_id=position.shard_id,
-            )
+            raise not_held(self._stream, position.shard_id)
+        records = self._log.records(self._stream)
+        first = _first(records, position)
+        if position.kind == "sequence" and first == len(records):
+            raise unknown_record(self._stream, position)
         # What is delivered again is open before what is void closes: who waits, waits for both.
         void = shard.begin_anew()
         self._backlog.clear()
         self._channel.discard(shard)
         self._copies.discard(shard)
-        records = self._log.records(self._stream)
-        for record in records[_first(records, position) :]:
+        for record in records[first:]:
             self.offer(record, CAUSES.get())
         for delivery in void:
             delivery.void()

@@ -8,11 +8,12 @@ same cause, so a cause with nothing open has had all its consequences.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
-from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing.delivery import Cause, Delivery, Expected
+from ruststream_kinesis.testing.undecided import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,21 +21,13 @@ if TYPE_CHECKING:
     from ruststream_kinesis.testing.clock import LiveClock, ManualClock
     from ruststream_kinesis.transport import PutResult
 
-__all__ = ["Tracker", "Undecided"]
+__all__ = ["Tracker"]
 
 # Named in an error; a test that leaves more open than this has one fault, not many.
 _NAMED = 5
 # Loop turns without a change until a batch is believed to get no more records. Publishes that a
 # test starts together are in their streams after one.
 _TURNS = 10
-
-
-class Undecided(KinesisError):
-    """A publish of a test whose deliveries did not all get an outcome.
-
-    The message names the record and what is still open; the cause (`__cause__`) is what ended the
-    service, where something did.
-    """
 
 
 class Tracker:
@@ -187,6 +180,11 @@ class Tracker:
             finally:
                 timer.cancel()
 
+    @property
+    def unfinished(self) -> str:
+        """What is open, or waits as a copy, for messages; empty where nothing does."""
+        return _named([*self.open, *self._copies])
+
     def _due(self) -> list[Delivery]:
         now = self._clock.monotonic()
         return [each for each, due in self._copies.items() if due <= now]
@@ -228,7 +226,9 @@ class Tracker:
             if not self._stuck():
                 return
             for window in sorted({each.watched.window or 0.0 for each in self._forming}):
-                await self._clock.advance(window)
+                # Who waits has a limit of its own.
+                with contextlib.suppress(Undecided):
+                    await self._clock.advance(window)
                 if seen != self._changes:
                     break
 

@@ -1,0 +1,253 @@
+"""The holdings of one subscription, from the start of a reader to the release of the lease.
+
+Invariants:
+
+* A holding has one reader at most, and none after its end began.
+* Only the lease loop and the stop let go of a shard; whatever ends one only says so (`over`). A
+  release that fails or is cut off is made up for: the shard stays among the holdings until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.connection import Connection
+from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.discovery import Discovery
+from ruststream_kinesis.errors import KinesisError, StreamRecreated
+from ruststream_kinesis.handover import drain
+from ruststream_kinesis.holding import Absences, Holding
+from ruststream_kinesis.identity import is_gone
+from ruststream_kinesis.shard import HeldShard
+from ruststream_kinesis.supervisor import Supervisor
+
+__all__ = ["Holdings"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+
+class Holdings:
+    """The shards that are held, with what works on each.
+
+    Args:
+        stream: Its name.
+        connection: Lease store, heartbeat, clock.
+        channel: What is queued of a shard that ends is dropped.
+        copies: What waits of a shard that ends is published early; of one that is lost, dropped.
+        supervisor: Owns the tasks.
+        discovery: Told when a shard ends, or the stream is not found.
+        wake: Makes the next pass of the lease loop due.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        connection: Connection,
+        channel: Channel,
+        copies: Copies,
+        supervisor: Supervisor,
+        discovery: Discovery,
+        wake: asyncio.Event,
+    ) -> None:
+        self._stream = stream
+        self._store = connection.store
+        self._heartbeat = connection.heartbeat
+        self._clock = connection.clock
+        self._channel = channel
+        self._copies = copies
+        self._supervisor = supervisor
+        self._discovery = discovery
+        self._wake = wake
+        self.by_id: dict[str, Holding] = {}
+        self.absent = Absences(connection.clock)
+        self.released: Callable[[], None] = lambda: None
+        """Called whenever a shard was released."""
+        self._ending: list[HeldShard] = []
+
+    def add(self, holding: Holding) -> None:
+        """Starts to read a shard whose lease was taken."""
+        shard_id = holding.shard.shard_id
+        self.by_id[shard_id] = holding
+        self.absent.left.discard(shard_id)
+        self._start(holding)
+
+    def _start(self, holding: Holding) -> None:
+        holding.shard.unread = False
+        name = f"reader[{self._stream}/{holding.shard.shard_id}]"
+        holding.reader = self._supervisor.spawn(name, self._read(holding))
+
+    async def _read(self, holding: Holding) -> None:
+        """Runs a reader and notices its end, whichever it is."""
+        shard = holding.shard
+        try:
+            await holding.reading.run()
+        except StreamRecreated:
+            # Ends the service: nothing that is stored means anything in the new stream.
+            raise
+        except KinesisError as error:
+            if is_gone(error):
+                self._discovery.doubt()
+            logger.error(
+                "shard %s of stream %s is not read any more; other shards go on, this one is tried "
+                "again later: %s",
+                shard.shard_id,
+                shard.stream,
+                error,
+                extra={"stream": shard.stream, "shard_id": shard.shard_id},
+            )
+            self.give_up(holding)
+        except Exception:
+            # A fault of ours: the shard is read anew from its checkpoint, never skipped.
+            logger.exception("the reader of shard %s failed", shard.shard_id)
+            self.give_up(holding)
+        else:
+            # Nothing is awaited from here to the end of the task: a rewind finds it at work or done.
+            if shard.ended:
+                # Its children are listed now, and must not wait for copies that do.
+                self._discovery.soon()
+            # It ended, or holds too much: either way it is let go of when nothing else is open, so
+            # neither the copies that wait nor those to come may wait any longer.
+            shard.unread = True
+            self._copies.flush(shard)
+            self.wake()
+
+    def give_up(self, holding: Holding) -> None:
+        """Ends the holding of a shard, to take it again after a back-off."""
+        self.absent.add(holding)
+        self.over(holding.shard)
+
+    async def _release(self, holding: Holding) -> None:
+        self.conclude(holding)
+        self._copies.discard(holding.shard)
+        await holding.release(self._store)
+        self._heartbeat.drop(holding.tenure)
+        self.by_id.pop(holding.shard.shard_id, None)
+        if not holding.finished and holding.successor is None:
+            self.absent.left.add(holding.shard.shard_id)
+        self.released()
+
+    def conclude(self, holding: Holding) -> None:
+        """Settled places count until here; what is settled from now on is void."""
+        if not holding.concluded:
+            holding.conclude()
+            self._channel.discard(holding.shard)
+
+    def moved(self, shard: HeldShard) -> None:
+        """There is something new to store of a shard."""
+        holding = self.by_id.get(shard.shard_id)
+        if holding is not None and holding.shard is shard:
+            holding.checkpointer.moved()
+
+    def restart(self, holding: Holding) -> None:
+        """After a rewind: nothing old is delivered, and a reader that came to its end reads again."""
+        self._discard(holding.shard)
+        # One that is about to be let go is read from there when it is taken again.
+        if holding.reader is None or not holding.reader.done() or holding.successor is not None:
+            return
+        if holding.shard not in self._ending:
+            self._start(holding)
+
+    def let_go(self, holding: Holding) -> None:
+        """Ends a holding at the next pass, which is due now; nothing of it counts any more."""
+        self.conclude(holding)
+        self.over(holding.shard)
+
+    def wake(self) -> None:
+        """Makes the next pass due now."""
+        self._wake.set()
+
+    def _discard(self, shard: HeldShard) -> None:
+        """Drops what is queued, and what waits, of a shard whose deliveries became void."""
+        self._channel.discard(shard)
+        self._copies.discard(shard)
+
+    def over(self, shard: HeldShard) -> None:
+        """Notes that a shard is finished, lost or given up; the loop lets go of it at once."""
+        if shard.lost:
+            self._discard(shard)
+        if shard not in self._ending:
+            self._ending.append(shard)
+        self.wake()
+
+    async def end_over(self) -> None:
+        """Lets go of shards that are finished, lost or given up."""
+        over, self._ending = self._ending, []
+        held = [self.by_id.get(shard.shard_id) for shard in over]
+        await asyncio.gather(
+            *(
+                self._let_go(holding)
+                for holding, shard in zip(held, over, strict=True)
+                if holding is not None and holding.shard is shard
+            )
+        )
+
+    async def _let_go(self, holding: Holding) -> None:
+        shard = holding.shard
+        if holding.reader is not None:
+            await self._supervisor.cancel([holding.reader])
+        try:
+            await self._release(holding)
+        except Exception as error:  # noqa: BLE001 - a store's failures are its own
+            self._ending.append(shard)
+            logger.warning(
+                "cannot release the lease of shard %s, stream %s, trying again: %r",
+                shard.shard_id,
+                shard.stream,
+                error,
+            )
+            return
+        if holding.finished:
+            logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
+
+    def hand_over(self, holding: Holding, successor: str) -> None:
+        """Begins to hand a shard over, unless its end began already."""
+        shard = holding.shard
+        if holding.successor is not None or not holding.live or shard in self._ending:
+            return
+        holding.successor = successor
+        name = f"hand-over[{shard.stream}/{shard.shard_id}]"
+        self._supervisor.spawn(name, self._handing_over(holding))
+
+    async def _handing_over(self, holding: Holding) -> None:
+        shard = holding.shard
+        logger.info(
+            "handing shard %s of stream %s over to another instance", shard.shard_id, shard.stream
+        )
+        if holding.reader is not None:
+            await self._supervisor.cancel([holding.reader])
+        shard.unread = True
+        await drain(holding, self._channel, self._copies, self._clock)
+        if holding.live:
+            self.over(shard)
+
+    def lost(self, shard: HeldShard, why: str) -> None:
+        """The shard is another's now, or may be."""
+        holding = self.by_id.get(shard.shard_id)
+        if holding is None or holding.shard is not shard or shard.lost:
+            return
+        logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, shard.stream, why)
+        # Not without its mark: where the row is ours still, an old rewind must not pass for the last.
+        self.conclude(holding)
+        self.over(shard)
+
+    def give_up_held(self) -> None:
+        """Gives up shards that only hold: taken again, they are read from the first held record."""
+        for holding in self.by_id.values():
+            shard, reader = holding.shard, holding.reader
+            # A reader that is done before the end stopped because the shard holds too many.
+            if reader is None or not reader.done() or shard in self._ending:
+                continue
+            if holding.successor is not None:
+                continue  # on its way already
+            if shard.watermark.drained and not shard.finished and not shard.lost:
+                self.give_up(holding)
+
+    async def release_all(self) -> list[BaseException]:
+        """Lets go of everything, for the stop; returns what failed."""
+        results = await asyncio.gather(
+            *map(self._release, list(self.by_id.values())), return_exceptions=True
+        )
+        return [result for result in results if isinstance(result, BaseException)]
