@@ -11,8 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.chaos.report import show
+from tests.chaos.report import Verdict, judge, show
 from tests.chaos.run import chaos
+from tests.chaos.traffic import read_story
 from tests.support import servers
 
 
@@ -22,12 +23,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="of the script (default 1)")
     parser.add_argument("--seed", type=int, help="of the script (default: a new one)")
     parser.add_argument("--folder", type=Path, help="for the books of the processes (default: new)")
+    parser.add_argument("--judge", type=Path, help="a folder of books: judge that run once more")
     arguments = parser.parse_args()
+    # A file is as wide as the tables are.
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    if arguments.judge is not None:
+        return _end(judge(read_story(arguments.judge), 60 * arguments.minutes, []), console)
     seed = time.time_ns() % 100_000 if arguments.seed is None else arguments.seed
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    # A file is as wide as the tables are.
-    console = Console(width=None if sys.stdout.isatty() else 110)
     console.print(f"seed {seed}, {arguments.minutes:g} minute(s), books in {folder}")
     with servers.kinesis_local() as kinesis, servers.dynalite() as dynamodb:
         verdict = asyncio.run(
@@ -40,6 +44,10 @@ def main() -> int:
                 say=lambda text: console.print(text, markup=False, highlight=False),
             )
         )
+    return _end(verdict, console)
+
+
+def _end(verdict: Verdict, console: Console) -> int:
     show(verdict, console)
     return 1 if verdict.failed else 0
 

@@ -13,7 +13,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.report import Verdict, judge
 from tests.chaos.script import ALONE_AFTER, Step, script
 from tests.chaos.service import BLOCK
-from tests.chaos.traffic import Traffic
+from tests.chaos.traffic import Traffic, read_story
 from tests.support import aws as raw
 
 SERVICES, SHARDS = 4, 10
@@ -88,10 +88,10 @@ async def chaos(
             await traffic.finish()
         finally:
             watching.cancel()
-        fleet.say("all is handled; stopping")
+        fleet.say("stopping")
         await fleet.stop_all()
         fleet.watch()
-        return judge(traffic.story(), time.monotonic() - begun, fleet.failures)
+        return judge(read_story(folder), time.monotonic() - begun, fleet.failures)
 
 
 async def _perform(fleet: Fleet, steps: list[Step]) -> None:

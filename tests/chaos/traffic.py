@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from tests.chaos.book import Acquired, Handled, Line, Put, Released
+import contextlib
+from pathlib import Path
+from typing import TypeVar
+
+from tests.chaos.book import Acquired, Book, Fault, Handled, Line, Put, Released
 from tests.chaos.checks import Story
-from tests.chaos.fleet import Fleet, Process, until
+from tests.chaos.fleet import ChaosError, Fleet, Process, until
+
+L = TypeVar("L", Acquired, Fault, Handled, Put, Released)
 
 QUIET_TIMEOUT = 60.0
 """Seconds until all is handled after the last record was put: a lease, and what it held back."""
@@ -38,10 +44,9 @@ class Traffic:
         self.open -= self._seen
 
     async def finish(self) -> None:
-        """Put no more, and wait until all is handled.
+        """Put no more, and wait until all is handled, as long as that may take.
 
-        Raises:
-            ChaosError: It was not, in time.
+        What is not handled by then shows in the story, as what was lost.
         """
         popen = self._producer.popen
         popen.terminate()
@@ -52,22 +57,26 @@ class Traffic:
             self.update()
             return not self.open
 
-        await until(all_handled, QUIET_TIMEOUT, "all is handled")
-
-    def story(self) -> Story:
-        """All that is known by now."""
-        self.update()
-        story = Story(faults=list(self._fleet.faults))
-        story.puts = [line for line in self._producer.book.lines if isinstance(line, Put)]
-        for process in self._fleet.services:
-            lines = process.book.lines
-            story.handled[process.name] = [e for e in lines if isinstance(e, Handled)]
-            story.acquired[process.name] = [e for e in lines if isinstance(e, Acquired)]
-            story.released[process.name] = [e for e in lines if isinstance(e, Released)]
-        return story
+        with contextlib.suppress(ChaosError):
+            await until(all_handled, QUIET_TIMEOUT, "all is handled")
 
     def _news(self, process: Process) -> list[Line]:
         lines = process.book.read()
         known = self._lines.get(process.name, 0)
         self._lines[process.name] = len(lines)
         return lines[known:]
+
+
+def read_story(folder: Path) -> Story:
+    """All that the books of a run tell, by now or afterwards."""
+    story = Story(faults=_lines(folder / "script.jsonl", Fault))
+    story.puts = _lines(folder / "producer.jsonl", Put)
+    for book in sorted(folder.glob("p[0-9]*.jsonl")):
+        story.handled[book.stem] = _lines(book, Handled)
+        story.acquired[book.stem] = _lines(book, Acquired)
+        story.released[book.stem] = _lines(book, Released)
+    return story
+
+
+def _lines(book: Path, kind: type[L]) -> list[L]:
+    return [line for line in Book(book).read() if isinstance(line, kind)]

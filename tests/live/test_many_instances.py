@@ -22,9 +22,9 @@ from tests.chaos.checks import (
     repeats,
     unfenced,
 )
-from tests.chaos.fleet import Fleet, Process, until
+from tests.chaos.fleet import Process, until
 from tests.chaos.run import open_fleet
-from tests.chaos.traffic import Traffic
+from tests.chaos.traffic import Traffic, read_story
 from tests.support import processes, servers
 from tests.support.servers import Server
 
@@ -37,12 +37,12 @@ PATIENCE = 40.0
 """Seconds until something has come that takes a few passes."""
 
 
-async def share(fleet: Fleet, traffic: Traffic, *sharing: Process) -> None:
+async def all_at_work(*sharing: Process) -> None:
     """Wait until each process has handled a record."""
 
     def all_have() -> bool:
-        story = traffic.story()
-        return all(story.handled[process.name] for process in sharing)
+        books = [process.book.read() for process in sharing]
+        return all(any(isinstance(line, Handled) for line in lines) for lines in books)
 
     await until(all_have, PATIENCE, "every process handles a record")
 
@@ -74,14 +74,14 @@ async def test_the_shards_of_a_stopped_process_are_read_within_a_pass_and_nothin
         stays = await fleet.start()
         traffic = Traffic(fleet)
         goes = await fleet.start()
-        await share(fleet, traffic, stays, goes)
+        await all_at_work(stays, goes)
         await fleet.stop(goes)
         given = {line.shard_id: line.at for line in goes.book.read() if isinstance(line, Released)}
         assert given
         await until(lambda: len(held(stays)) == SHARDS, PATIENCE, "the other one has all shards")
         await traffic.finish()
         await fleet.stop_all()
-        story = traffic.story()
+        story = read_story(tmp_path)
     taken = {line.shard_id: line.at for line in story.acquired[stays.name]}
     waited = {shard_id: taken[shard_id] - at for shard_id, at in given.items()}
     assert max(waited.values()) < PASS_INTERVAL + SLACK, waited
@@ -105,10 +105,10 @@ async def test_two_processes_of_one_name_share_the_shards(
             PATIENCE,
             "each has its half",
         )
-        await share(fleet, traffic, *both)
+        await all_at_work(*both)
         await traffic.finish()
         await fleet.stop_all()
-        story = traffic.story()
+        story = read_story(tmp_path)
     assert broken(story) == []
     assert repeats(story, Tenures(story)) == []
     assert fleet.failures == []
@@ -127,7 +127,7 @@ async def test_without_its_lease_table_a_service_stops_reading_and_loses_nothing
         )
         pair = [await fleet.start(), await fleet.start()]
         traffic = Traffic(fleet)
-        await share(fleet, traffic, *pair)
+        await all_at_work(*pair)
 
         away = time.monotonic()
         if how == "gone":
@@ -144,12 +144,12 @@ async def test_without_its_lease_table_a_service_stops_reading_and_loses_nothing
         back = time.monotonic()
 
         def read_again() -> bool:
-            return any(line.begin > back for line in _handled(traffic.story()))
+            return any(line.begin > back for line in _handled(read_story(tmp_path)))
 
         await until(read_again, PATIENCE, "records are handled again")
         await traffic.finish()
         await fleet.stop_all()
-        story = traffic.story()
+        story = read_story(tmp_path)
     begun = [line.begin - away for line in _handled(story) if line.begin < back]
     assert max(begun) < LEASE_DURATION
     assert broken(story) == []
