@@ -217,9 +217,11 @@ def stolen(story: Story, tenures: Tenures) -> list[str]:
         found += [
             f"{tenure.shard_id} of {fault.target} was taken while it was blocked, "
             f"{tenure.end - fault.at:.1f} s after that began"
-            for tenure in held_at(story, tenures, fault.target, fault.at)
+            for tenure in tenures
             # What it gave up had been on its way before: while it is blocked, it gives up nothing.
-            if begin < tenure.end < end and not _let_go(story, tenure)
+            if tenure.process == fault.target
+            and begin < tenure.end < end
+            and not _let_go(story, tenure)
         ]
     return found
 
