@@ -83,17 +83,13 @@ class LoopClients:
         self._owner: asyncio.AbstractEventLoop | None = None
         self._session: Any = None
         self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client]] = {}
-        self._closed = False
 
     async def get(self) -> Any:
         """The running loop's client.
 
         Raises:
-            NotConnected: After `close`.
             ConfigurationError: No region, or no credentials, anywhere in the configuration.
         """
-        if self._closed:
-            raise NotConnected(f"the connection to {self._service} is closed")
         loop = asyncio.get_running_loop()
         task = self._clients.get(loop)
         if task is None:
@@ -113,8 +109,11 @@ class LoopClients:
         return (await asyncio.shield(task)).calls
 
     async def close(self) -> None:
-        """Closes the clients of every loop; a loop that is gone took its client with it."""
-        self._closed = True
+        """Closes the clients of every loop; a loop that is gone took its client with it.
+
+        Whoever asks later gets a new one: what these serve may be shared by several applications,
+        or serve one that is started again.
+        """
         clients, self._clients = self._clients, {}
         # Each by itself: a thread whose loop ends at this moment must not keep the others open.
         await asyncio.gather(*(_close_on(loop, task) for loop, task in clients.items()))
@@ -145,6 +144,11 @@ class LoopClients:
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         if loop is not self._owner:
             session = _new_session()
+            # The parsed service model: read-only, and the slow part of a new client.
+            session.register_component("data_loader", self._session.get_component("data_loader"))
+            profile = self._session.get_config_variable("profile")
+            if profile is not None:
+                session.set_config_variable("profile", profile)
             if not keys:
                 # aiobotocore has no public way to give a session its credentials object.
                 session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said

@@ -55,6 +55,16 @@ class CheckpointContract:
 
         assert (await row(store)).checkpoint == "6"
 
+    async def test_numbers_start_anew_with_a_lease_that_was_left(
+        self, store: LeaseStore, another: LeaseStore, clock: ManualClock
+    ):
+        await store.checkpoint(await take(store), "5", number=50)
+        second = await take_over(clock, another)
+
+        await another.checkpoint(second, "6", number=1)
+
+        assert (await row(another)).checkpoint == "6"
+
     async def test_the_end_of_a_shard_is_a_checkpoint(self, store: LeaseStore):
         lease = await take(store)
 

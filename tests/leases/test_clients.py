@@ -9,12 +9,14 @@ from typing import Any
 
 import aiobotocore.session
 import pytest
+from aiobotocore.credentials import AioCredentials
 from botocore.exceptions import BotoCoreError
 
 from ruststream_kinesis.clients import _snapshots
 from ruststream_kinesis.clock import SystemClock
-from ruststream_kinesis.errors import LeaseTableUnreachable, NotConnected
+from ruststream_kinesis.errors import LeaseTableUnreachable
 from ruststream_kinesis.leases.dynamo_table import DynamoTable
+from tests.support.scripted import held
 from tests.support.scripted_table import ScriptedTable
 from tests.support.tables import settings
 
@@ -48,12 +50,63 @@ async def test_calls_that_come_together_share_one_client(server: ScriptedTable):
     with pytest.raises(LeaseTableUnreachable, match="cannot connect: BotoCoreError"):
         await table.get("k")
     await asyncio.gather(*(table.get("k") for _ in range(20)))
-    await table.close()
     assert session.clients == 1
     assert len(server.calls("DescribeTable")) == 1
-    with pytest.raises(NotConnected):
-        await table.get("k")
     await table.close()
+
+
+async def test_a_table_that_was_closed_is_opened_again_by_whoever_still_uses_it(
+    server: ScriptedTable,
+):
+    """Two applications may share a store, and one may be started again."""
+    session = Counting()
+    table = DynamoTable("leases", settings(server.url, session=session), SystemClock())
+    await table.get("k")
+    await table.close()
+    await table.close()
+    await table.get("k")
+    assert session.clients == 2
+    hold = held()
+    server.on("GetItem", [hold, hold])
+    reading = asyncio.create_task(table.get("k"))
+    await hold.reached.wait()
+    await table.close()
+    hold.release()
+    assert await reading is None
+    await table.close()
+
+
+class Known(aiobotocore.session.AioSession):
+    """Has credentials of its own."""
+
+    async def get_credentials(self) -> Any:  # type: ignore[override]  # as aiobotocore's own
+        """Temporary ones."""
+        return AioCredentials("KEY", "secret", "token")
+
+
+async def test_another_loop_has_a_client_of_its_own_that_signs_alike_and_is_closed_with_the_rest(
+    server: ScriptedTable,
+):
+    clients = settings(server.url, session=Known(), test_credentials=False)
+    table = DynamoTable("leases", clients, SystemClock())
+    await table.get("k")
+    end = threading.Event()
+
+    async def work() -> None:
+        await table.get("k")
+        # Beside the loop, which has to run for the close.
+        await asyncio.to_thread(end.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    mine, other = await server.seen("GetItem", 2)
+    assert len(table._clients._clients) == 2
+    await table.close()
+    end.set()
+    await asyncio.to_thread(thread.join)
+    for call in (mine, other):
+        assert "Credential=KEY/" in call.headers["Authorization"]
+        assert call.headers["X-Amz-Security-Token"] == "token"
 
 
 class Renewing:

@@ -208,6 +208,29 @@ async def test_a_write_that_is_cancelled_may_have_been_applied(
     assert seen.checkpoint == "5"
 
 
+async def test_a_scan_made_while_a_write_stayed_uncertain_is_not_used_again(
+    store: TableLeaseStore, table: MemoryTable
+):
+    lease = await take(store)
+    gate = Gate("pages")
+
+    async def trouble(step: Step) -> None:
+        await gate(step)
+        if step.writes:
+            raise lost()
+
+    table.after = trouble
+    looking = asyncio.create_task(store.survey("orders", max_age=HOUR))
+    await gate.reached.wait()
+    with pytest.raises(LeaseTableUnreachable):
+        await store.checkpoint(lease, "5", number=1)
+    gate.open.set()
+    await looking
+
+    (seen,) = (await store.survey("orders", max_age=HOUR)).leases
+    assert seen.checkpoint == "5"
+
+
 # -- late writes -----------------------------------------------------------------------------------
 
 

@@ -47,6 +47,18 @@ async def test_a_lease_whose_expiry_passed_is_held_until_it_was_watched_for_its_
     assert (await take(store)).counter == 6
 
 
+async def test_a_row_made_anew_is_watched_anew_though_its_counter_is_the_same(
+    store: TableLeaseStore, another: TableLeaseStore, table: MemoryTable, clock: ManualClock
+):
+    await take(store)
+    assert await another.acquire(KEY, "you", duration=PERIOD) is None
+    await clock.advance(PERIOD - 1)
+    table.rows.clear()
+    assert (await take(store)).counter == 1
+    await clock.advance(2)
+    assert await another.acquire(KEY, "you", duration=PERIOD) is None
+
+
 async def test_every_read_is_a_sighting(
     store: TableLeaseStore, another: TableLeaseStore, clock: ManualClock
 ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ruststream_kinesis.backoff import Backoff
@@ -102,7 +102,7 @@ class DynamoTable:
         await self._client()
 
     async def close(self) -> None:
-        """Closes the clients of every loop."""
+        """Closes the clients of every loop; a later call makes new ones."""
         await self._clients.close()
 
     # -- rows --------------------------------------------------------------------------------------
@@ -168,19 +168,19 @@ class DynamoTable:
             return await self._clients.get()
 
     async def _call(self, operation: str, **request: Any) -> Any:
-        return await self._persist(await self._client(), operation, request)
+        return await self._persist(self._client, operation, request)
 
-    async def _persist(self, client: Any, operation: str, request: Mapping[str, Any]) -> Any:
+    async def _persist(
+        self, client: Callable[[], Awaitable[Any]], operation: str, request: Mapping[str, Any]
+    ) -> Any:
         """One call, made again while it fails for a passing reason and has time left."""
+        calls = await client()
         backoff, began, uncertain = Backoff(first=0.05, cap=1.0), self._clock.monotonic(), False
-        expected = _EXPECTED.get(operation)
+        expected, limit = _EXPECTED.get(operation), self._attempt
         while True:
             try:
-                async with (
-                    translated(self._name, operation, self._attempt),
-                    asyncio.timeout(self._attempt),
-                ):
-                    answer = await getattr(client, operation)(TableName=self._name, **request)
+                async with translated(self._name, operation, limit), asyncio.timeout(limit):
+                    answer = await getattr(calls, operation)(TableName=self._name, **request)
                     if expected is not None and expected not in answer:
                         raise unreadable(self._name, operation, expected)
                     return answer
@@ -188,9 +188,13 @@ class DynamoTable:
                 # Once an answer was lost, a later refusal says nothing of the first attempt.
                 uncertain = error.uncertain = uncertain or error.uncertain
                 pause = backoff.next()
-                if self._clock.monotonic() - began + pause >= self._deadline:
+                left = began + self._deadline - self._clock.monotonic() - pause
+                if left <= 0:
                     raise
+                limit = min(self._attempt, left)
             await self._clock.sleep(pause)
+            # Another one where this was closed meanwhile.
+            calls = await client()
 
     # -- the table itself --------------------------------------------------------------------------
 
@@ -198,8 +202,12 @@ class DynamoTable:
         """Refuses a table that is none of leases, before the first row is read or written."""
         if self._looked_at:
             return
+
+        async def made() -> Any:
+            return client
+
         backoff, began = Backoff(first=0.1, cap=2.0), self._clock.monotonic()
-        while not await self._usable(client):
+        while not await self._usable(made):
             pause = backoff.next()
             if self._clock.monotonic() - began + pause >= _CREATION_DEADLINE:
                 raise LeaseTableUnreachable(
@@ -210,7 +218,7 @@ class DynamoTable:
             await self._clock.sleep(pause)
         self._looked_at = True
 
-    async def _usable(self, client: Any) -> bool:
+    async def _usable(self, client: Callable[[], Awaitable[Any]]) -> bool:
         """Whether the table is there; asks for it to be made where that is wanted."""
         try:
             answer = await self._persist(client, "describe_table", {})
@@ -228,7 +236,7 @@ class DynamoTable:
         self._check(answer["Table"])
         return answer["Table"].get("TableStatus") in _USABLE
 
-    async def _make(self, client: Any) -> None:
+    async def _make(self, client: Callable[[], Awaitable[Any]]) -> None:
         request = {
             "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
             "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],

@@ -116,7 +116,7 @@ class Table(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends what it has open, on every event loop; no call works after it."""
+        """Ends what it has open, on every event loop; a later call opens it again."""
         ...
 
     async def get(self, key: str) -> Row | None:

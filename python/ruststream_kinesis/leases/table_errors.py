@@ -127,7 +127,8 @@ def _ours(error: Exception, table: str, cannot: str, deadline: float) -> Kinesis
             return ConfigurationError(f"{cannot}: {error}")
         case TimeoutError():
             code, said = "Timeout", f"no whole answer within {deadline:g} s"
-        case BotoCoreError() | aiohttp.ClientError() | OSError():
+        # A client that another application closed at this moment raises a RuntimeError.
+        case BotoCoreError() | aiohttp.ClientError() | OSError() | RuntimeError():
             code = type(error).__name__
             said = f"{code}: {_one_line(str(error))}"
         case ValueError() | TypeError() | AttributeError() | LookupError():

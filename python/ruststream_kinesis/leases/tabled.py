@@ -43,6 +43,9 @@ logger = logging.getLogger("ruststream_kinesis")
 
 # Rows of members that are long gone are removed a few at a time: nobody waits for it.
 _BURIALS = 5
+# Seconds after which a write is not made again here: a table that tries by itself took longer, and
+# the caller's time is nearly up.
+_PATIENCE = 2.0
 
 
 class TableLeaseStore:
@@ -72,7 +75,10 @@ class TableLeaseStore:
         await self._table.open()
 
     async def close(self) -> None:
-        """Closes the connections of every event loop; the store of a renewer closes nothing."""
+        """Closes the connections of every event loop; a later call opens them again.
+
+        The store of a renewer closes nothing: it has none of its own.
+        """
         if self._scanning is not None and not self._scanning[1].done():
             self._scanning[1].cancel()
         if not self._shared_table:
@@ -304,11 +310,12 @@ class TableLeaseStore:
 
     async def _certain(self, write: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """A write, once more if its answer was lost: the second tells what became of the first."""
+        asked = self._clock.monotonic()
         try:
             try:
                 return await write()
             except LeaseTableError as error:
-                if not error.uncertain:
+                if not error.uncertain or self._clock.monotonic() - asked > _PATIENCE:
                     raise
                 return await write()
         except LeaseTableError as error:
