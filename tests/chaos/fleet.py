@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests.chaos.book import Book, Fault, Pen, Started
+from tests.chaos.book import Acquired, Book, Fault, Pen, Released, Started
 from tests.chaos.script import Step
 from tests.support import processes
 from tests.support.aws import Aws
@@ -52,6 +52,17 @@ class Process:
     def started(self) -> bool:
         """Whether it is reading."""
         return any(isinstance(line, Started) for line in self.book.read())
+
+    @property
+    def shards(self) -> set[str]:
+        """What it holds, as far as it knows itself."""
+        held: set[str] = set()
+        for line in self.book.read():
+            if isinstance(line, Acquired):
+                held.add(line.shard_id)
+            elif isinstance(line, Released):
+                held.discard(line.shard_id)
+        return held
 
 
 @dataclass
@@ -179,12 +190,15 @@ class Fleet(AbstractContextManager["Fleet"]):
                 await self.block(target, block_seconds)
 
     async def _target(self) -> Process:
-        """One that is well; where there would be none left, another is started first."""
+        """One that is well; where there would be none left, another is started first.
+
+        Rather one that has shards: others have nothing to lose.
+        """
         while (
             len(well := [each for each in self.services if each.alive and not each.busy]) <= LEAST
         ):
             await self.start()
-        return self.rng.choice(well)
+        return self.rng.choice([each for each in well if each.shards] or well)
 
     async def _reshard(self, kind: str) -> None:
         shards = [

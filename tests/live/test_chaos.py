@@ -12,7 +12,7 @@ from tests.chaos.run import chaos
 from tests.support.servers import Server
 
 # Fixed: a suite that fails must fail again. Long runs take a new seed each.
-SEED = 3
+SEED = 89
 SECONDS = 48.0
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
-from tests.chaos.book import Acquired, Handled, Released
+from tests.chaos.book import Handled, Released
 from tests.chaos.checks import (
     Story,
     Tenures,
@@ -47,17 +47,6 @@ async def all_at_work(*sharing: Process) -> None:
     await until(all_have, PATIENCE, "every process handles a record")
 
 
-def held(process: Process) -> set[str]:
-    """The shards that a process had by the last line of its book."""
-    shards: set[str] = set()
-    for line in process.book.read():
-        if isinstance(line, Acquired):
-            shards.add(line.shard_id)
-        elif isinstance(line, Released):
-            shards.discard(line.shard_id)
-    return shards
-
-
 def broken(story: Story) -> list[str]:
     """What must never be, whatever happened to processes and servers."""
     tenures = Tenures(story)
@@ -78,7 +67,7 @@ async def test_the_shards_of_a_stopped_process_are_read_within_a_pass_and_nothin
         await fleet.stop(goes)
         given = {line.shard_id: line.at for line in goes.book.read() if isinstance(line, Released)}
         assert given
-        await until(lambda: len(held(stays)) == SHARDS, PATIENCE, "the other one has all shards")
+        await until(lambda: len(stays.shards) == SHARDS, PATIENCE, "the other one has all shards")
         await traffic.finish()
         await fleet.stop_all()
         story = read_story(tmp_path)
@@ -101,7 +90,7 @@ async def test_two_processes_of_one_name_share_the_shards(
         traffic = Traffic(fleet)
         both.append(await fleet.start("same"))
         await until(
-            lambda: all(len(held(process)) == SHARDS / 2 for process in both),
+            lambda: all(len(process.shards) == SHARDS / 2 for process in both),
             PATIENCE,
             "each has its half",
         )
