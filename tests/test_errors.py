@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from ruststream_kinesis import errors
-from ruststream_kinesis.errors import KinesisError, RequestError, StreamNotFound
+from ruststream_kinesis.errors import KinesisError, LeaseTableError, RequestError, StreamNotFound
 
 ALL = [
     kind
@@ -22,6 +22,8 @@ def make(kind: type[KinesisError]) -> KinesisError:
     place = {"stream": "orders", "shard_id": "shardId-0", "sequence_number": "7"}
     if issubclass(kind, RequestError):
         return kind("it broke", code="Broken", status=400, **place)
+    if issubclass(kind, LeaseTableError):
+        return kind("it broke", table="leases", code="Broken", uncertain=True, **place)
     return kind("it broke", **place)
 
 

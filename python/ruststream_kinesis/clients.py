@@ -143,15 +143,7 @@ class LoopClients:
         if settings.test_credentials:
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         if loop is not self._owner:
-            session = _new_session()
-            # The parsed service model: read-only, and the slow part of a new client.
-            session.register_component("data_loader", self._session.get_component("data_loader"))
-            profile = self._session.get_config_variable("profile")
-            if profile is not None:
-                session.set_config_variable("profile", profile)
-            if not keys:
-                # aiobotocore has no public way to give a session its credentials object.
-                session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said
+            session = self._session_elsewhere(signed=bool(keys))
         region = settings.region or self._session.get_config_variable("region")
         if region is None and settings.test_credentials:
             region = "us-east-1"
@@ -180,6 +172,23 @@ class LoopClients:
             await life.aclose()
             raise
         return client
+
+    def _session_elsewhere(self, *, signed: bool) -> Any:
+        """A session for a loop that does not own the credentials.
+
+        Args:
+            signed: Its client is given keys of its own.
+        """
+        session = _new_session()
+        # The parsed service model: read-only, and the slow part of a new client.
+        session.register_component("data_loader", self._session.get_component("data_loader"))
+        profile = self._session.get_config_variable("profile")
+        if profile is not None:
+            session.set_config_variable("profile", profile)
+        if not signed:
+            # aiobotocore has no public way to give a session its credentials object.
+            session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said
+        return session
 
 
 async def _life(opening: Any) -> AsyncGenerator[Any, None]:

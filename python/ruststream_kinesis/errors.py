@@ -188,8 +188,11 @@ class LeaseTableError(KinesisError):
         code: str,
         status: int | None = None,
         uncertain: bool = False,
+        stream: str | None = None,
+        shard_id: str | None = None,
+        sequence_number: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, stream=stream, shard_id=shard_id, sequence_number=sequence_number)
         self.table = table
         self.code = code
         self.status = status

@@ -100,13 +100,13 @@ async def test_throttling_without_end_is_told_in_time_and_wrote_nothing(
     server: ScriptedTable, table: DynamoTable
 ):
     server.on("UpdateItem", THROTTLED)
-    table._deadline = 1.0
-    async with asyncio.timeout(10):
+    table._deadline = 2.0
+    async with asyncio.timeout(20):
         with pytest.raises(LeaseTableUnreachable, match=r"'leases'.*update item") as caught:
             await touch(table)
     assert caught.value.code == "ProvisionedThroughputExceededException"
     assert not caught.value.uncertain
-    assert 2 < len(server.calls("UpdateItem")) < 20
+    assert 1 < len(server.calls("UpdateItem")) < 20
 
 
 async def test_once_an_answer_was_lost_a_later_refusal_proves_nothing(
@@ -114,7 +114,7 @@ async def test_once_an_answer_was_lost_a_later_refusal_proves_nothing(
 ):
     replies = iter([drop_connection()])
     server.on("UpdateItem", lambda _: next(replies, THROTTLED))
-    table._deadline = 1.0
+    table._deadline = 2.0
     with pytest.raises(LeaseTableUnreachable) as caught:
         await touch(table)
     assert caught.value.code == "ProvisionedThroughputExceededException"

@@ -173,6 +173,22 @@ async def test_a_refusal_is_the_callers_to_try_again(store: TableLeaseStore, tab
     await store.renew(lease)
 
 
+async def test_a_table_that_tried_for_long_is_not_asked_again(
+    store: TableLeaseStore, table: MemoryTable, clock: ManualClock
+):
+    """The caller's time is nearly up: it is to hear the table's own error."""
+    lease = await take(store)
+
+    async def slowly(step: Step) -> None:
+        await clock.advance(3.5)
+        raise lost()
+
+    table.before = slowly
+    with pytest.raises(LeaseTableUnreachable):
+        await store.renew(lease)
+    assert len(table.writes("update")) == 2  # the acquisition, and this
+
+
 async def test_what_stays_uncertain_is_told_and_the_last_scan_is_not_used_again(
     store: TableLeaseStore, table: MemoryTable
 ):

@@ -191,5 +191,6 @@ def settings(url: str, **more: Any) -> ClientSettings:
 
 
 def dynamo_table(url: str, name: str | None = None, **more: Any) -> DynamoTable:
-    """Return a table on a server at `url`, which has real time for its pauses."""
-    return DynamoTable(name or unique_table(), settings(url), SystemClock(), **more)
+    """Return a table on a server at `url`, which has real time for its pauses, and enough of it."""
+    patience = {"attempt": 10.0, "deadline": 30.0}
+    return DynamoTable(name or unique_table(), settings(url), SystemClock(), **{**patience, **more})
