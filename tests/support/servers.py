@@ -26,10 +26,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support import processes
-from tests.support.processes import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+ROOT = processes.ROOT
+"""The checkout."""
 
 _PACKAGES = ROOT / ".cache" / "servers" / "node_modules"
 
