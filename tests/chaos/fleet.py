@@ -79,6 +79,7 @@ class Fleet(AbstractContextManager["Fleet"]):
     faults: list[Fault] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """What went wrong with a process that nobody harmed."""
+    _resharding: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -174,7 +175,9 @@ class Fleet(AbstractContextManager["Fleet"]):
         """One step of the script, on a target of chance."""
         self.watch()
         if step.kind in {"split", "merge"}:
-            await self._reshard(step.kind)
+            # The service takes one at a time.
+            async with self._resharding:
+                await self._reshard(step.kind)
         elif step.kind == "start":
             if sum(each.alive for each in self.services) < MOST:
                 await self.start()
