@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from benches import raw_loop
+from benches.calls import run_calls_section
 from benches.canned import ROOT, serving
 from benches.cpu import Sample, Series, interleave, ratio
 from benches.pages import ORDINARY, Spec
@@ -392,6 +393,7 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "core": run_core_section,
     "micro": run_micro_section,
     "service": run_service_section,
+    "calls": run_calls_section,
     "stall": run_stall_section,
     "memory": run_memory_section,
     "waiting": run_waiting_section,

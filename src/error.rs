@@ -36,6 +36,11 @@ pub enum Error {
         /// What is wrong with it.
         detail: &'static str,
     },
+    /// The body is not the answer to a put.
+    Answer {
+        /// What the decoder expected or found.
+        detail: String,
+    },
     /// A record index, or a run of them, outside the page.
     Index {
         /// Number of records of the page.
@@ -52,6 +57,13 @@ impl Error {
     /// A page error; the detail may come from a library and quote the body, so it is shortened.
     pub fn page(detail: impl fmt::Display) -> Self {
         Self::Page {
+            detail: quote(&detail.to_string(), 3 * QUOTE_CHARS),
+        }
+    }
+
+    /// An error for the answer to a put; as in [`Error::page`], the detail is shortened.
+    pub fn answer(detail: impl fmt::Display) -> Self {
+        Self::Answer {
             detail: quote(&detail.to_string(), 3 * QUOTE_CHARS),
         }
     }
@@ -73,6 +85,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Page { detail } => write!(f, "not a GetRecords response: {detail}"),
+            Self::Answer { detail } => write!(f, "not an answer of PutRecords: {detail}"),
             Self::Record { index, detail } => {
                 write!(f, "not a GetRecords response: record {index} {detail}")
             }

@@ -13,6 +13,7 @@
 //! | [`partition`] | which worker a key belongs to |
 //! | [`watermark`], [`segment`] | what is settled, and the checkpoint that follows from it |
 //! | [`batch`] | when a batch closes |
+//! | [`requests`], [`signing`] | the calls that are made for every page and every publish |
 //! | [`error`] | the one error type |
 //!
 //! `py` binds them. Calls cross the boundary once per page, batch or settlement, never per
@@ -27,8 +28,10 @@ pub mod get_records;
 pub mod page;
 pub mod partition;
 mod py;
+pub mod requests;
 pub mod segment;
 pub mod sequence_numbers;
+pub mod signing;
 pub mod watermark;
 
 use pyo3::prelude::*;

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 # The characters that the Unicode property White_Space names. `str.strip` also takes U+001C to
 # U+001F, which other languages on the same stream do not.
@@ -98,6 +98,11 @@ class Watermark:
         before = self.frontier
         known = [place for place in self._since_reset if start <= place < stop]
         self._change(known, ("open", "held"), "settled")
+        return self.frontier != before
+
+    def settle_all(self, places: Sequence[int]) -> bool:
+        before = self.frontier
+        self._change(places, ("open", "held"), "settled")
         return self.frontier != before
 
     def hold(self, place: int) -> bool:

@@ -32,6 +32,7 @@ from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import ConfigurationError, HandlerFailed, KinesisError
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock, TestApp, Undecided
+from ruststream_kinesis.thin import ThinTransport
 from tests.support.scripted import ScriptedKinesis, hang_after_headers, held
 from tests.support.world import World
 
@@ -46,13 +47,14 @@ def settings(url: str) -> AwsSettings:
     return AwsSettings(endpoint_url=url, test_credentials=True, config=config)
 
 
-async def test_reads_that_hang_leave_connections_for_everything_else():
+@pytest.mark.parametrize("way", [ThinTransport, AwsTransport])
+async def test_reads_that_hang_leave_connections_for_everything_else(way: type[AwsTransport]):
     """With as many slow reads as you like, a put and a new iterator are answered."""
     stream = StreamRef("orders")
     async with ScriptedKinesis() as server:
         slow = held()
         server.on("GetRecords", slow)
-        transport = AwsTransport(settings(server.url), SystemClock())
+        transport = way(settings(server.url), SystemClock())
         await transport.open()
         reads = [
             asyncio.create_task(transport.get_records(stream, "shardId-000000000000", "it", 1))

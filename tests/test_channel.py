@@ -10,6 +10,7 @@ import pytest
 from ruststream_kinesis.channel import CAPACITY, Channel, Run
 from tests.support.channels import (
     FakeShard,
+    channel_of,
     end,
     feed,
     keys_of_two_lanes,
@@ -21,7 +22,7 @@ from tests.support.channels import (
 
 
 async def test_a_reader_waits_when_the_slots_are_full_and_not_one_delivery_earlier():
-    channel, shard = Channel(), FakeShard()
+    channel, shard = channel_of(), FakeShard()
     reader = asyncio.create_task(feed(channel, shard, page(CAPACITY + 1)))
     await settle()
     assert channel.queued == shard.fed == CAPACITY
@@ -43,8 +44,8 @@ async def test_a_taken_delivery_keeps_its_slot_until_it_is_started():
     assert channel.queued == 3
 
 
-async def test_a_reader_is_woken_for_half_a_channel_and_not_for_each_slot():
-    channel, shard = Channel(capacity=8), FakeShard()
+async def test_a_slice_is_cut_for_half_a_channel_and_not_for_each_slot():
+    channel, shard = channel_of(capacity=8), FakeShard()
     reader = asyncio.create_task(feed(channel, shard, page(12)))
     await settle()
     run = await channel.take(0)
@@ -53,7 +54,7 @@ async def test_a_reader_is_woken_for_half_a_channel_and_not_for_each_slot():
     await settle()
     assert shard.fed == 8
     channel.release()
-    await settle()
+    # At once: no reader has to be woken for it.
     assert shard.fed == 12
     assert await reader
 
@@ -81,7 +82,7 @@ async def test_a_lane_that_becomes_idle_is_a_reason_to_read_too():
     blocked = asyncio.create_task(feed(channel, other, page_of([quick])))
     await settle()
     assert not blocked.done()
-    # It starts its two, which frees too few slots to wake a reader, and then has nothing to do.
+    # It starts its two, which frees too few slots for a slice, and then has nothing to do.
     quickly = asyncio.create_task(work(channel, 1))
     await settle()
     assert other.taken == [0]
@@ -180,28 +181,142 @@ async def test_discarding_drops_the_old_stamps_only_and_frees_their_slots():
     await end(worker)
 
 
-async def test_room_for_a_void_generation_is_refused_even_when_slots_are_free():
-    channel, shard = Channel(), FakeShard()
+async def test_a_page_of_a_void_generation_is_refused_even_when_slots_are_free():
+    channel, shard = channel_of(), FakeShard()
     shard.generation = 1
-    assert await channel.room(shard, 0) == 0
+    assert not await channel.feed(Run(shard, 0, page(1), 0, range(1)))
+    assert channel.queued == 0
 
 
-@pytest.mark.parametrize("when", ["waiting", "woken"])
+async def test_a_page_without_records_is_in_at_once():
+    channel, shard, full = Channel(capacity=1), FakeShard(), FakeShard("full")
+    assert await feed(channel, full, page(1))
+    assert await feed(channel, shard, page(0))
+
+
+async def test_a_rewind_while_a_page_is_half_in_leaves_the_rest_out():
+    channel, shard = channel_of(capacity=4), FakeShard()
+    reader = asyncio.create_task(feed(channel, shard, page(12)))
+    await settle()
+    assert shard.fed == 4
+    shard.generation += 1
+    channel.discard(shard)
+    assert channel.queued == 0
+    worker = asyncio.create_task(work(channel))
+    assert not await asyncio.wait_for(reader, 5)
+    await settle()
+    assert shard.fed == 4
+    assert shard.taken == shard.stale == []
+    await end(worker)
+
+
+async def test_a_lost_shard_that_nobody_discarded_yet_gets_nothing_more_in():
+    channel, shard = channel_of(capacity=4), FakeShard()
+    reader = asyncio.create_task(feed(channel, shard, page(12)))
+    await settle()
+    shard.generation += 1
+    channel.release(4)
+    assert not await asyncio.wait_for(reader, 5)
+    assert shard.fed == 4
+
+
+async def test_a_page_that_became_void_after_its_last_slice_is_not_said_to_be_in():
+    """Its reader would take the end of the old read for the end of the rewound shard."""
+    channel, shard = channel_of(capacity=4), FakeShard()
+    reader = asyncio.create_task(feed(channel, shard, page(8)))
+    await settle()
+    channel.release(4)
+    assert shard.fed == 8
+    assert not reader.done()
+    shard.generation += 1
+    channel.discard(shard)
+    assert not await reader
+
+
+async def test_the_rest_of_a_cancelled_page_stays_out():
+    channel, shard = channel_of(capacity=4), FakeShard()
+    reader = asyncio.create_task(feed(channel, shard, page(12)))
+    await settle()
+    reader.cancel()
+    # Before the reader has run: what is freed meanwhile is not for it.
+    channel.release(4)
+    await settle()
+    assert reader.cancelled()
+    assert shard.fed == 4
+    assert not channel._waiting
+
+
+async def test_a_closed_channel_takes_nothing_more_in():
+    channel, shard = channel_of(capacity=4), FakeShard()
+    reader = asyncio.create_task(feed(channel, shard, page(12)))
+    await settle()
+    channel.close()
+    worker = asyncio.create_task(work(channel))
+    await asyncio.wait_for(worker, 5)
+    assert shard.taken == [0, 1, 2, 3]
+    assert not reader.done()
+    await end(reader)
+    assert not channel._waiting
+
+
+async def test_a_long_page_leaves_every_other_reader_its_turn():
+    channel, long, short = channel_of(capacity=4), FakeShard("long"), FakeShard("short")
+    readers = [
+        asyncio.create_task(feed(channel, long, page(400))),
+        asyncio.create_task(feed(channel, short, page(4))),
+    ]
+    await settle()
+    assert (long.fed, short.fed) == (4, 0)
+    for fed in ((8, 0), (8, 4), (12, 4)):
+        run = await channel.take(0)
+        assert run is not None
+        channel.release(len(run))
+        assert (long.fed, short.fed) == fed
+    await end(*readers)
+
+
+async def test_handlers_that_never_wait_leave_the_loop_its_turns():
+    channel, shard, turns, meanwhile = channel_of(), FakeShard(), 0, 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def busy(_: FakeShard) -> None:
+        nonlocal meanwhile
+        meanwhile = turns
+        until = asyncio.get_running_loop().time() + 0.0002
+        while asyncio.get_running_loop().time() < until:
+            pass
+
+    beside = asyncio.create_task(others())
+    worker = asyncio.create_task(work(channel, handled=busy))
+    assert await feed(channel, shard, page(640))
+    await settle()
+    assert len(shard.taken) == 640
+    # A turn for each slice at least, since each takes longer than the loop is held for.
+    assert meanwhile >= 640 // CAPACITY - 1
+    await end(worker, beside)
+
+
+@pytest.mark.parametrize("when", ["waiting", "in"])
 async def test_a_cancelled_reader_leaves_its_turn_to_the_next(when: str):
-    channel, full = Channel(capacity=4), FakeShard()
+    channel, full = channel_of(capacity=4), FakeShard()
     assert await feed(channel, full, page(4))
     cancelled = asyncio.create_task(feed(channel, FakeShard("a"), page(4)))
     following = asyncio.create_task(feed(channel, FakeShard("b"), page(4)))
     await settle()
-    if when == "woken":
+    if when == "in":
+        # All of its page is in, although it has not run since.
         channel.release(4)
     cancelled.cancel()
     await settle()
     assert cancelled.cancelled()
-    if when == "waiting":
-        assert not following.done()
-        channel.release(4)
-        await settle()
+    assert not following.done()
+    channel.release(4)
+    await settle()
     assert following.done()
 
 
@@ -209,9 +324,7 @@ async def test_a_worker_cancelled_as_it_is_woken_leaves_the_run_in_its_lane():
     channel, shard = Channel(), FakeShard()
     worker = asyncio.create_task(work(channel))
     await settle()
-    room = await channel.room(shard, 0)
-    assert room == CAPACITY
-    channel.put(Run(shard, 0, page(3), 0, range(3)))
+    assert await feed(channel, shard, page(3))
     worker.cancel()
     await settle()
     assert channel.queued == 3

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ruststream_kinesis.channel import Channel
+from ruststream_kinesis.channel import Channel, Run
 from tests.support.channels import TURNS, FakeShard, end, feed, page_of, settle
 
 Step = tuple[str, int, int]
@@ -23,6 +23,9 @@ steps = st.lists(
         st.tuples(st.just("cancel reader"), st.integers(0, 3), st.just(0)),
         st.tuples(st.just("cancel worker"), st.integers(0, 2), st.just(0)),
         st.tuples(st.just("rewind"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("lose"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("discard"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("take anew"), st.integers(0, 3), st.just(0)),
     ),
     max_size=60,
 )
@@ -33,10 +36,24 @@ class Scenario:
 
     def __init__(self, lanes: int, capacity: int, keys: int) -> None:
         self.channel = Channel(lanes, capacity)
+        self.came_in: dict[str, list[int]] = {}
+        """Places by shard, in the order in which they came into the channel."""
+        put = self.channel.put
+
+        def noted(run: Run) -> None:
+            assert run.shard.generation == run.generation, "what is void came in"
+            assert len(run) <= self.channel._free
+            places = [run.base + index for index in run.indices]
+            self.came_in.setdefault(run.shard.shard_id, []).extend(places)
+            put(run)
+
+        self.channel.put = noted  # type: ignore[method-assign]  # on this one object
         self.lanes = lanes
         self.keys = keys
         self.shards = [FakeShard(f"shard-{n}") for n in range(4)]
         self.bases = [0] * 4
+        self.gone: list[FakeShard] = []
+        """Shards that were lost and taken anew by others, or here."""
         self.readers: list[tuple[FakeShard, asyncio.Task[bool]]] = []
         self.gates = [asyncio.Event() for _ in range(lanes)]
         for gate in self.gates:
@@ -65,16 +82,26 @@ class Scenario:
                         (run.generation, run.base + index)
                     )
 
+    async def read(self, shard: FakeShard, keys: list[str], base: int) -> bool:
+        """Feed a page, and compare what is said of it with what came in."""
+        generation = shard.generation
+        whole = await feed(self.channel, shard, page_of(keys), base)
+        assert whole == (shard.generation == generation)
+        if whole:
+            places = self.came_in.get(shard.shard_id, [])
+            assert places[len(places) - len(keys) :] == list(range(base, base + len(keys)))
+        return whole
+
     async def step(self, what: str, whom: int, how_much: int) -> None:
         """Do one thing."""
-        channel, lane, shard = self.channel, whom % self.lanes, self.shards[whom]
+        lane, shard = whom % self.lanes, self.shards[whom]
         match what:
             case "read":
                 # One reader for each shard at a time, as in the service.
                 if all(task.done() for owner, task in self.readers if owner is shard):
                     base, self.bases[whom] = self.bases[whom], self.bases[whom] + how_much
-                    content = page_of([f"k{(base + n) % self.keys}" for n in range(how_much)])
-                    task = asyncio.create_task(feed(channel, shard, content, base))
+                    keys = [f"k{(base + n) % self.keys}" for n in range(how_much)]
+                    task = asyncio.create_task(self.read(shard, keys, base))
                     self.readers.append((shard, task))
             case "turn":
                 for _ in range(how_much):
@@ -92,9 +119,22 @@ class Scenario:
                 await asyncio.sleep(0)
                 await asyncio.gather(self.workers[lane], return_exceptions=True)
                 self.workers[lane] = self.worker(lane)
-            case "rewind":
-                shard.generation += 1
-                channel.discard(shard)
+            case _:
+                self.fate_of(shard, whom, what)
+
+    def fate_of(self, shard: FakeShard, whom: int, what: str) -> None:
+        """Do one thing to a shard."""
+        if what != "discard":
+            shard.generation += 1
+        if what in {"rewind", "discard"}:
+            # Some time after a shard was lost, the channel is told.
+            for each in (shard, *self.gone):
+                self.channel.discard(each)
+        if what == "take anew":
+            # Let go of, with its reader still at work, and held again as another object.
+            self.gone.append(shard)
+            again = f"shard-{whom}-{len(self.gone)}"
+            self.shards[whom], self.bases[whom] = FakeShard(again), 0
 
     def check(self) -> None:
         """What holds after each step."""
@@ -133,6 +173,8 @@ class Scenario:
             await asyncio.gather(*self.workers)
         for places in self.out.values():
             assert places == sorted(set(places))
+        for came in self.came_in.values():
+            assert came == sorted(set(came))
 
     async def run(self, plan: list[Step]) -> None:
         """Play a plan, checking as it goes."""

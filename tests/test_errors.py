@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,16 @@ ALL = [
 
 
 def make(kind: type[KinesisError]) -> KinesisError:
-    place = {"stream": "orders", "shard_id": "shardId-0", "sequence_number": "7"}
+    place: dict[str, Any] = {
+        "stream": "orders",
+        "shard_id": "shardId-0",
+        "sequence_number": "7",
+    }
     if issubclass(kind, RequestError):
         return kind("it broke", code="Broken", status=400, **place)
     if issubclass(kind, LeaseTableError):
-        return kind("it broke", table="leases", code="Broken", uncertain=True, **place)
+        place |= {"table": "leases", "code": "Broken"}
+        return kind("it broke", **place)
     return kind("it broke", **place)
 
 

@@ -275,7 +275,7 @@ class TestCancelledStart:
         reached = asyncio.Event()
         close = AwsTransport.close
 
-        async def connect(self: AwsTransport, loop: Any) -> Any:
+        async def connect(self: AwsTransport) -> Any:
             reached.set()
             await asyncio.Event().wait()
 

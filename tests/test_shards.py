@@ -104,6 +104,16 @@ async def test_the_first_instance_may_open_at_the_tip_and_falls_back_to_the_inst
     assert place == Place(AT(4999.0), at_tip=True)
 
 
+async def test_where_others_open_too_the_first_instance_opens_at_the_instant_itself():
+    """One that agreed on it may be open already, and a record be put, before a tip is found."""
+
+    class Shared(MemoryLeaseStore):
+        shared = True
+
+    place = (await rule(store=Shared())).place(lease(), first_pass=True)
+    assert place == Place(AT(4999.0))
+
+
 async def test_whatever_opens_later_without_a_checkpoint_opens_at_the_first_instant():
     store = MemoryLeaseStore()
     first = await rule(store=store)

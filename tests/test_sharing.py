@@ -87,6 +87,18 @@ async def test_what_stays_free_for_two_passes_is_anybodys_and_is_kept_for_a_whil
     assert list(decide(sharing, A, (A, B), *taken).hand_over.values()) == ["b"]
 
 
+async def test_what_was_taken_for_one_that_did_not_come_goes_to_another_at_once(
+    clock: ManualClock, sharing: Sharing
+):
+    decide(sharing, A, (A, B), lease("1", "a"), lease("2", None, successor="b"))
+    await clock.advance(6)
+    assert decide(sharing, A, (A, B), lease("1", "a"), lease("2", None, successor="b")).take == (
+        "2",
+    )
+
+    assert decide(sharing, A, (A, C), lease("1", "a"), lease("2", "a")).hand_over == {"2": "c"}
+
+
 async def test_a_shard_that_was_taken_between_is_not_free_for_two_passes(
     clock: ManualClock, sharing: Sharing
 ):

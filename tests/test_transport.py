@@ -226,7 +226,7 @@ async def test_each_position_is_asked_for_in_the_services_own_words(
 ):
     await transport.get_shard_iterator(STREAM, SHARD, position, after=after)
     (call,) = server.calls("GetShardIterator")
-    body = dict(call.body)
+    body, asked = dict(call.body), dict(asked)
     if "Timestamp" in asked:
         # Seconds with a fraction: a second rounded down would only repeat, one up would lose.
         assert body.pop("Timestamp") == pytest.approx(asked.pop("Timestamp"), abs=0.001)

@@ -125,6 +125,17 @@ def test_a_run_is_settled_in_one_call() -> None:
     assert (watermark.open, watermark.position) == (0, numbers(200)[199])
 
 
+def test_some_places_are_settled_in_one_call_whichever_of_them_moves_the_watermark() -> None:
+    watermark = Watermark()
+    watermark.deliver_numbers(numbers(6))
+    assert not watermark.settle_all([3, 5, 3])
+    assert watermark.settle_all([0, 2, 99, -1])
+    assert (watermark.position, watermark.open) == (numbers(6)[0], 2)
+    assert not watermark.settle_all([])
+    assert watermark.settle_all([4, 1])
+    assert (watermark.position, watermark.open) == (numbers(6)[5], 0)
+
+
 def test_a_run_takes_the_stragglers_with_it() -> None:
     watermark = Watermark()
     for start in (0, 1_000, 2_000):

@@ -16,7 +16,19 @@ from typing import Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
-__all__ = ["Batcher", "Page", "Watermark", "decode_envelope", "encode_envelope", "rewrite_envelope"]
+__all__ = [
+    "Batcher",
+    "Page",
+    "Signer",
+    "Watermark",
+    "decode_envelope",
+    "decode_put_records",
+    "encode_envelope",
+    "encode_get_records",
+    "encode_put_record",
+    "encode_put_records",
+    "rewrite_envelope",
+]
 
 _Run = TypeVar("_Run")
 
@@ -227,6 +239,102 @@ def rewrite_envelope(
         EnvelopeError: A header that is set would not read back unchanged.
     """
 
+def encode_get_records(iterator: str, limit: int, arn: str | None = None) -> bytes:
+    """The body of a `GetRecords` request.
+
+    Args:
+        iterator: The shard iterator.
+        limit: Most records to get.
+        arn: The stream's ARN, where the request is to name it.
+    """
+
+def encode_put_record(
+    stream: str,
+    arn: str | None,
+    data: bytes,
+    partition_key: str,
+    explicit_hash_key: str | None = None,
+) -> bytes:
+    """The body of a `PutRecord` request.
+
+    Args:
+        stream: The stream's name; used where there is no ARN.
+        arn: The stream's ARN.
+        data: The blob, as it is to stand in the log.
+        partition_key: Its partition key.
+        explicit_hash_key: The hash key that stands in for the partition key's own.
+    """
+
+def encode_put_records(
+    stream: str, arn: str | None, entries: Sequence[tuple[bytes, str, str | None]]
+) -> bytes:
+    """The body of a `PutRecords` request, in one call for the whole batch.
+
+    The GIL is released while the bytes are written.
+
+    Args:
+        stream: The stream's name; used where there is no ARN.
+        arn: The stream's ARN.
+        entries: Blob, partition key and explicit hash key (or `None`) of each record.
+    """
+
+def decode_put_records(
+    body: bytes,
+) -> list[tuple[str | None, str | None, str | None, str | None]]:
+    """The results in the body of a `PutRecords` answer.
+
+    Returns:
+        Shard, sequence number, error code and error message of each record, in the order of the
+        request; what the answer leaves out, or has as `null`, is `None`.
+
+    Raises:
+        ValueError: The body is no such answer: cut off, not JSON, without `Records`.
+    """
+
+@final
+class Signer:
+    """Signs requests to one endpoint with Signature Version 4.
+
+    Immutable; it keeps no credentials.
+    """
+
+    def __new__(
+        cls,
+        url: str,
+        region: str,
+        service: str,
+        signed: dict[str, str],
+        unsigned: dict[str, str],
+    ) -> Signer:
+        """A signer for `POST` requests to `url`.
+
+        Args:
+            url: The whole URL, with its path.
+            region: The region to sign for.
+            service: The service's name in signatures.
+            signed: Headers of every request that the signature covers, beside host and date.
+            unsigned: Headers of every request that it does not cover.
+        """
+
+    def sign(
+        self, body: bytes, access_key: str, secret_key: str, token: str | None, time: float
+    ) -> dict[str, str]:
+        """All headers of a request, the signature among them.
+
+        The GIL is released for a large body.
+
+        Args:
+            body: The request's body.
+            access_key: Id of the access key.
+            secret_key: The secret access key.
+            token: Session token of temporary credentials.
+            time: Seconds since the epoch; the service takes a request for five minutes.
+
+        Raises:
+            ValueError: HTTP cannot carry what is to be signed, or the time has no date. The message
+                holds no credentials.
+        """
+
 @final
 class Watermark:
     """How far the deliveries of one shard are settled.
@@ -271,6 +379,13 @@ class Watermark:
         """Settle all open deliveries of a run of places, `start` included and `stop` not.
 
         The cost follows what is open in the run, not its length.
+
+        Returns:
+            Whether the watermark moved.
+        """
+
+    def settle_all(self, places: Sequence[int]) -> bool:
+        """Settle the deliveries at some places, one by one, in one call.
 
         Returns:
             Whether the watermark moved.

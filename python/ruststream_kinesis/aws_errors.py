@@ -6,7 +6,9 @@ aiobotocore is imported late, for the reason that `aws.py` gives.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 from ruststream_kinesis.errors import (
@@ -18,7 +20,7 @@ from ruststream_kinesis.errors import (
 )
 from ruststream_kinesis.stream import StreamRef
 
-__all__ = ["member", "translated"]
+__all__ = ["member", "reason", "refused", "translated"]
 
 # What the client's own parser raises at JSON of another shape than it expects (a proxy's answer).
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError)
@@ -42,11 +44,10 @@ _ACCESS_CODES = frozenset(
 )
 
 
-@contextlib.asynccontextmanager
-async def translated(
-    operation: str, stream: StreamRef, shard_id: str | None, deadline: float
-) -> AsyncIterator[None]:
-    """Turns what aiobotocore raises in the block into our errors.
+class translated:  # noqa: N801 - reads as what it does, like the standard library's own
+    """Turns what aiobotocore raises in a `with` block into our errors.
+
+    A class and no generator: it stands around every call, and costs a tenth.
 
     Args:
         operation: The client's method, for the message.
@@ -54,40 +55,127 @@ async def translated(
         shard_id: Which shard, where it is about one.
         deadline: Seconds that the block has, for the message.
     """
-    # Imported by then; here they cost a dictionary look-up.
-    import aiohttp  # noqa: PLC0415 - see the module's header
-    from botocore.exceptions import (  # noqa: PLC0415 - see the module's header
-        BotoCoreError,
-        ClientError,
-        NoCredentialsError,
-        NoRegionError,
-    )
 
+    __slots__ = ("_deadline", "_operation", "_shard_id", "_stream")
+
+    def __init__(
+        self, operation: str, stream: StreamRef, shard_id: str | None, deadline: float
+    ) -> None:
+        self._operation = operation
+        self._stream = stream
+        self._shard_id = shard_id
+        self._deadline = deadline
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Ours already; some are ValueErrors too.
+        if error is None or isinstance(error, KinesisError):
+            return
+        ours = self._ours(error)
+        if ours is not None:
+            raise ours from error
+
+    def _ours(self, error: BaseException) -> KinesisError | None:
+        # Imported by then; here they cost a dictionary look-up.
+        import aiohttp  # noqa: PLC0415 - see the module's header
+        from botocore.exceptions import (  # noqa: PLC0415 - see the module's header
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            NoRegionError,
+        )
+
+        stream, shard_id = self._stream, self._shard_id
+        name = self._operation.replace("_", " ")
+        if isinstance(error, ClientError):
+            said = error.response.get("Error", {})
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return refused(
+                self._operation, stream, shard_id, status, said.get("Code"), said.get("Message")
+            )
+        if isinstance(error, NoCredentialsError | NoRegionError):
+            return ConfigurationError(
+                f"cannot {name}: {error}", stream=stream.name, shard_id=shard_id
+            )
+        # The client's own time-outs are no end of ours.
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
+            return RequestError(
+                f"cannot {name}: no whole answer within {self._deadline:g} s",
+                code="Timeout",
+                stream=stream.name,
+                shard_id=shard_id,
+            )
+        if isinstance(error, (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE)):
+            return RequestError(
+                f"cannot {name}: {type(error).__name__}: {_one_line(str(error))}",
+                code=type(error).__name__,
+                stream=stream.name,
+                shard_id=shard_id,
+            )
+        return None
+
+
+def refused(
+    operation: str,
+    stream: StreamRef,
+    shard_id: str | None,
+    status: int | None,
+    code: Any,
+    said: Any,
+) -> RequestError:
+    """The error for an answer that is a refusal, whichever way it came.
+
+    Args:
+        operation: The client's method, for the message.
+        stream: Which stream it is about.
+        shard_id: Which shard, where it is about one.
+        status: HTTP status.
+        code: The service's code, where the answer has one.
+        said: Its message, where it has one.
+    """
     name = operation.replace("_", " ")
-    try:
-        yield
-    except KinesisError:
-        raise  # ours already; some are ValueErrors too
-    except ClientError as error:
-        raise _refused(error, name, stream, shard_id) from error
-    except (NoCredentialsError, NoRegionError) as error:
-        raise ConfigurationError(
-            f"cannot {name}: {error}", stream=stream.name, shard_id=shard_id
-        ) from error
-    except TimeoutError as error:
-        raise RequestError(
-            f"cannot {name}: no whole answer within {deadline:g} s",
-            code="Timeout",
-            stream=stream.name,
-            shard_id=shard_id,
-        ) from error
-    except (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE) as error:
-        raise RequestError(
-            f"cannot {name}: {type(error).__name__}: {_one_line(str(error))}",
-            code=type(error).__name__,
-            stream=stream.name,
-            shard_id=shard_id,
-        ) from error
+    code = str(code or "")
+    # Where a body names no code, botocore puts the status in its place.
+    if not code or code.isdigit():
+        code = f"HTTP{status}"
+    said = _one_line(str(said or "no message"))
+    kind: type[RequestError] = RequestError
+    message = f"cannot {name}: {code}: {said}"
+    if code == "ResourceNotFoundException" and shard_id is None:
+        kind = StreamNotFound
+        message = (
+            f"stream {stream} does not exist in this account and region ({said}); create it, or, "
+            "where it is subscribed to, pass KinesisStream(..., create_if_missing=SHARDS)"
+        )
+    elif code in _ACCESS_CODES:
+        kind = AccessDenied
+    return kind(message, code=code, status=status, stream=stream.name, shard_id=shard_id)
+
+
+def reason(headers: Mapping[str, str], body: bytes) -> tuple[str | None, str]:
+    """Code and message of a refusal: what botocore's parser for JSON services finds in it.
+
+    Args:
+        headers: Of the answer, in any case.
+        body: The service's JSON, or a foreign page.
+    """
+    said: Any = None
+    with contextlib.suppress(ValueError):
+        said = json.loads(body)
+    if not isinstance(said, dict):
+        return None, body[: 4 * _QUOTED].decode(errors="replace")
+    code = said.get("__type") or headers.get("x-amzn-errortype")
+    if code is not None:
+        # "namespace#Code", "Code:where to read about it".
+        code = str(code).partition(":")[0].rpartition("#")[2]
+    return code, str(said.get("message") or said.get("Message") or "")
 
 
 def member(answer: Any, name: str, stream: StreamRef, shard_id: str | None = None) -> Any:
@@ -104,27 +192,6 @@ def member(answer: Any, name: str, stream: StreamRef, shard_id: str | None = Non
             shard_id=shard_id,
         )
     return value
-
-
-def _refused(error: Any, name: str, stream: StreamRef, shard_id: str | None) -> RequestError:
-    answer = error.response
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    code = str(answer.get("Error", {}).get("Code") or "")
-    # Where a body names no code, botocore puts the status in its place.
-    if not code or code.isdigit():
-        code = f"HTTP{status}"
-    said = _one_line(answer.get("Error", {}).get("Message") or "no message")
-    kind: type[RequestError] = RequestError
-    message = f"cannot {name}: {code}: {said}"
-    if code == "ResourceNotFoundException" and shard_id is None:
-        kind = StreamNotFound
-        message = (
-            f"stream {stream} does not exist in this account and region ({said}); create it, or, "
-            "where it is subscribed to, pass KinesisStream(..., create_if_missing=SHARDS)"
-        )
-    elif code in _ACCESS_CODES:
-        kind = AccessDenied
-    return kind(message, code=code, status=status, stream=stream.name, shard_id=shard_id)
 
 
 def _one_line(said: str) -> str:

@@ -49,8 +49,11 @@ class _Part:
         """Whether the shard was neither lost nor rewound since its read."""
         return self.run.shard.generation == self.run.generation
 
-    def trim(self) -> bool:
+    def trim(self, now: float) -> bool:
         """Leaves out what may not start any more; whether anything is left."""
+        fence = self.run.shard.fence
+        if fence is not None and now >= fence.until:
+            fence.expire(now)
         if not self.is_valid():
             return False
         run, ceiling = self.run, self.run.shard.ceiling
@@ -60,15 +63,14 @@ class _Part:
         return bool(self.indices)
 
     def ack(self) -> None:
-        """Settles all of them; a page's stretch in one call."""
+        """Settles all of them, in one call."""
         run, indices = self.run, self.indices
         if not self.is_valid():
             return
         if isinstance(indices, range):
             run.shard.ack_range(run.base + indices.start, run.base + indices.stop)
         else:
-            for index in indices:
-                run.shard.ack(run.base + index)
+            run.shard.ack_all([run.base + index for index in indices])
 
 
 class BatchDispatcher:
@@ -150,7 +152,8 @@ class BatchDispatcher:
         parts = [part for each in batch if (part := await self._open(*each)) is not None]
         # Opening may have waited for a dead letter, or asked for a stop: what may start is looked at
         # right before the call.
-        parts = [part for part in parts if part.trim()]
+        now = self._clock.monotonic()
+        parts = [part for part in parts if part.trim(now)]
         if not parts:
             return
         values = parts[0].values if len(parts) == 1 else [v for part in parts for v in part.values]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.aws_client import AwsSettings
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.heartbeat import STALL_TIMEOUT
 from ruststream_kinesis.leases.base import LeaseStore
 from ruststream_kinesis.leases.memory import MemoryLeaseStore
+from ruststream_kinesis.thin import ThinTransport
 
 if TYPE_CHECKING:
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
 
 __all__ = ["KinesisBroker"]
+
+# How the hot calls go, by the name that a user gives.
+_TRANSPORTS = {"thin": ThinTransport, "botocore": AwsTransport}
 
 
 class KinesisBroker:
@@ -33,6 +38,13 @@ class KinesisBroker:
             one instance and starts anew with every process.
         owner_id: Names this instance in lease rows.
         test_credentials: Sign with made-up credentials, for a local server.
+        transport: How the calls that are made for every page and every publish reach the service.
+            `"thin"`, the default, signs them in the native core and sends them over the HTTP
+            session of aiobotocore's client; proxies, certificates, time-outs, credentials and
+            `before-send` handlers stay in effect, and a client with other handlers, a tracer around
+            its calls or another signature is used the stock way by itself. `"botocore"` makes every
+            call the stock way, three times as expensive: the way back where the short one is in
+            doubt.
         max_shards: Shards of each subscription that this instance takes at most; by default its
             fair share, however large. With too few instances the rest stays unread.
         stall_timeout: Seconds that the event loop may stand still before its leases are given to
@@ -53,11 +65,16 @@ class KinesisBroker:
         lease_store: LeaseStore | None = None,
         owner_id: str | None = None,
         test_credentials: bool = False,
+        transport: Literal["thin", "botocore"] = "thin",
         max_shards: int | None = None,
         stall_timeout: float = STALL_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         _check_endpoint(endpoint_url)
+        if transport not in tuple(_TRANSPORTS):
+            raise ConfigurationError(
+                f"transport must be one of {', '.join(map(repr, _TRANSPORTS))}: {transport!r}"
+            )
         if owner_id is not None and (not owner_id or "#" in owner_id):
             raise ConfigurationError(f"owner_id must be non-empty and hold no '#': {owner_id!r}")
         if max_shards is not None and max_shards < 1:
@@ -65,6 +82,7 @@ class KinesisBroker:
         if not stall_timeout > 0:
             raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")
         self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
+        self._make_transport = _TRANSPORTS[transport]
         self.connection = Connection(
             MemoryLeaseStore() if lease_store is None else lease_store,
             owner_id,
@@ -107,14 +125,19 @@ class KinesisBroker:
 
         Raises:
             ConfigurationError: No region or no credentials can be found.
+            LeaseTableError: The table of the lease store cannot be used.
         """
         if not self.connection.connected:
-            transport = AwsTransport(self.settings, self.connection.clock)
+            transport = self._make_transport(self.settings, self.connection.clock)
             try:
                 await transport.open()
+                await self.connection.store.open()
             except BaseException:
                 # Half open is not open: what it has made so far is nobody's.
-                await transport.close()
+                try:
+                    await transport.close()
+                finally:
+                    await self.connection.store.close()
                 raise
             self.connection.attach(transport)
 

@@ -19,6 +19,9 @@ __all__ = ["CAPACITY", "Channel", "DeliveryShard", "Fence", "Run"]
 # Enough to hide a loop turn between reader and handlers; small, since all of it is read again after
 # a crash.
 CAPACITY = 64
+# Seconds that a worker may go from run to run before everybody else on the loop has a turn: short
+# beside anything that others wait for, long beside what the turn costs.
+_TURN = 0.001
 
 
 class Fence(Protocol):
@@ -57,6 +60,10 @@ class DeliveryShard(Protocol):
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""
+        ...
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        """Settles the deliveries at `places`."""
         ...
 
     def hold(self, place: int) -> None:
@@ -104,13 +111,15 @@ class Run:
 
 
 class _Turn:
-    """A reader's place among those that wait for slots."""
+    """A page on its way in, and how much of it is in already."""
 
-    __slots__ = ("shard", "woken")
+    __slots__ = ("done", "run", "start")
 
-    def __init__(self, shard: DeliveryShard) -> None:
-        self.shard = shard
-        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.start = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """All of it is in, or it is void."""
 
 
 class Channel:
@@ -118,10 +127,9 @@ class Channel:
 
     It belongs to one event loop. With several lanes a partition key always goes to the same one.
 
-    Readers are served in the order in which they asked, and only the first of them is ever woken:
-    it keeps its place at the head until it has its slots, is void, or is cancelled. So nobody is
-    overtaken, and a wake-up cannot get lost with somebody who does not use it: whoever leaves the
-    head looks after the next one.
+    Readers hand over whole pages; what has no slot yet waits with its reader's turn. The channel
+    cuts slices from the turns by itself, as workers free slots: no reader has to be woken for them.
+    After each slice the next reader has its turn, so that a long page starves no other shard.
 
     Args:
         lanes: Number of worker partitions.
@@ -135,13 +143,20 @@ class Channel:
         """Lanes whose worker waits, with nothing queued for it."""
         self._waiting: deque[_Turn] = deque()
         self._capacity = capacity
-        # A reader is woken for half a channel, not for every slot: 32 records a wake-up.
+        # A slice is cut for half a channel, not for every slot: 32 records a queue operation.
         self._enough = max(1, capacity // 2)
         self._free = capacity
         self._closed = False
         self._roused = [False] * lanes
-        self.note_started: Callable[[], None] = lambda: None
-        """Makes the workers note, at their shards, what they have started."""
+        # Several lanes that come to their end in one turn of the loop are served together: a slice
+        # for each would be a few records long.
+        self._refill = self._pump if lanes == 1 else self._pump_soon
+        self._pumping = False
+        self._turn_ends = 0.0
+        """When the worker of the only lane lets others have their turn."""
+        self.catch_up: Callable[[], None] = _nothing
+        """Tells the shards what their workers put off telling: what was acked, and what was started.
+        Set by who runs the workers."""
 
     @property
     def closed(self) -> bool:
@@ -158,37 +173,33 @@ class Channel:
         """Deliveries that wait here now."""
         return self._capacity - self._free
 
-    async def room(self, shard: DeliveryShard, generation: int) -> int:
-        """Waits for free slots, first come first served.
+    async def feed(self, run: Run) -> bool:
+        """Hands a page over, slice by slice as slots become free, in turn with other readers.
+
+        Cancelled, it leaves out what is not in yet. Nothing of it comes into a closed channel.
 
         Returns:
-            How many deliveries may be put at once, before anything else is awaited; 0 when
-            `generation` is void meanwhile.
+            Whether all of it is in and its stamp still counts.
         """
+        shard, generation = run.shard, run.generation
         if shard.generation != generation:
-            return 0
-        if not self._waiting and self._worth_it():
-            return self._free
-        turn = _Turn(shard)
+            return False
+        if not len(run):
+            return True
+        turn = _Turn(run)
         self._waiting.append(turn)
-        try:
-            while shard.generation == generation:
-                if self._waiting[0] is turn and self._worth_it():
-                    # The next reader is woken by `put`, for what is left then.
-                    self._waiting.popleft()
-                    return self._free
-                if turn.woken.done():
-                    turn.woken = asyncio.get_running_loop().create_future()
-                await turn.woken
-        except BaseException:
-            # Cancelled while waiting: the next in the queue must not wait for us.
-            self._leave(turn)
-            raise
-        self._leave(turn)
-        return 0
+        self._pump()
+        if not turn.done.done():
+            try:
+                await turn.done
+            finally:
+                # Cancelled while it waited: in any other case it has left already.
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+        return shard.generation == generation
 
     def put(self, run: Run) -> None:
-        """Queues a run of at most the length that `room` returned."""
+        """Queues a run that there are free slots for."""
         self._free -= len(run)
         lanes = self._lanes
         if len(lanes) == 1:
@@ -202,27 +213,37 @@ class Channel:
                     self._queue(lane, run)
                 elif chosen:
                     self._queue(lane, Run(run.shard, run.generation, run.page, run.base, chosen))
-        self._wake_head()
 
     async def take(self, lane: int) -> Run | None:
         """The next run of a lane; `None` when it is empty, and roused or the channel closed.
 
         Its deliveries keep their slots until `release` says that they were started.
         """
-        queue = self._lanes[lane]
+        queue, loop = self._lanes[lane], asyncio.get_running_loop()
+        if len(self._lanes) == 1 and loop.time() >= self._turn_ends:
+            # Handlers that never wait would keep the loop for as long as readers have something.
+            # Several lanes cannot: new slices come to them in another turn of the loop.
+            await asyncio.sleep(0)
+            self._turn_ends = loop.time() + _TURN
         while not queue:
             if self._closed or self._roused[lane]:
                 self._roused[lane] = False
                 return None
-            taker = self._takers[lane] = asyncio.get_running_loop().create_future()
+            if self._waiting and self._free and len(self._lanes) == 1:
+                # The only lane has nothing left: whatever there is room for comes at once.
+                self._cut()
+                continue
+            taker = self._takers[lane] = loop.create_future()
             self._idle += 1
             # An idle lane is a reason to read even when other lanes keep most slots occupied.
-            self._wake_head()
+            if self._waiting:
+                self._refill()
             try:
                 await taker
             finally:
                 if self._takers[lane] is taker:
                     self._rouse(lane)
+                self._turn_ends = loop.time() + _TURN
         return queue.popleft()
 
     def release(self, count: int = 1) -> None:
@@ -230,7 +251,7 @@ class Channel:
         self._free += count
         # Spelled out: this is called for every record, usually with a reader that waits for more.
         if self._waiting and (self._free >= self._enough or self._idle):
-            self._wake_head()
+            self._refill()
 
     def discard(self, shard: DeliveryShard) -> None:
         """Drops what is queued of a shard whose generation was raised, and wakes its reader."""
@@ -239,10 +260,11 @@ class Channel:
             self._free += sum(map(len, queue)) - sum(map(len, kept))
             queue.clear()
             queue.extend(kept)
-        for turn in self._waiting:
-            if turn.shard is shard:
-                _wake(turn.woken)
-        self._wake_head()
+        for turn in [turn for turn in self._waiting if turn.run.shard is shard]:
+            if not _valid(turn.run):
+                self._waiting.remove(turn)
+                _wake(turn.done)
+        self._pump()
 
     def limit(self, shards: Iterable[DeliveryShard]) -> None:
         """Starts no delivery that is newer, in its shard, than the newest one already started.
@@ -250,7 +272,7 @@ class Channel:
         Older ones still run, so that the checkpoint covers everything that ran: a clean stop or
         hand-over repeats nothing. What is left is the next owner's.
         """
-        self.note_started()
+        self.catch_up()
         for shard in shards:
             shard.ceiling = min(shard.ceiling, shard.started)
 
@@ -260,8 +282,39 @@ class Channel:
         for lane in range(len(self._lanes)):
             self._rouse(lane)
 
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Cuts slices while it is worth it; a closed channel takes nothing more."""
+        self._pumping = False
+        while self._waiting and not self._closed and self._worth_it():
+            self._cut()
+
     def _worth_it(self) -> bool:
         return self._free >= self._enough or (self._free > 0 and self._idle > 0)
+
+    def _cut(self) -> None:
+        """The next slice of the page that is first in turn, as long as there are slots."""
+        turn = self._waiting.popleft()
+        run, start = turn.run, turn.start
+        if turn.done.done() or not _valid(run):
+            # Its reader is being cancelled, or what it read is void: none of it comes in any more.
+            _wake(turn.done)
+            return
+        stop = turn.start = min(start + self._free, len(run))
+        if stop < len(run):
+            self._waiting.append(turn)
+        else:
+            _wake(turn.done)
+        indices = run.indices[start:stop]
+        self.put(
+            run
+            if len(indices) == len(run)
+            else Run(run.shard, run.generation, run.page, run.base, indices)
+        )
 
     def _queue(self, lane: int, run: Run) -> None:
         self._lanes[lane].append(run)
@@ -274,13 +327,9 @@ class Channel:
             self._idle -= 1
             _wake(taker)
 
-    def _wake_head(self) -> None:
-        if self._waiting and self._worth_it():
-            _wake(self._waiting[0].woken)
 
-    def _leave(self, turn: _Turn) -> None:
-        self._waiting.remove(turn)
-        self._wake_head()
+def _nothing() -> None:
+    """Nobody puts anything off."""
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

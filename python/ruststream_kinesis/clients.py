@@ -108,13 +108,15 @@ class LoopClients:
             return task.result().calls
         return (await asyncio.shield(task)).calls
 
-    async def close(self) -> None:
-        """Closes the clients of every loop; a loop that is gone took its client with it.
+    async def close(self, *, everywhere: bool = True) -> None:
+        """Closes the clients of every loop, or of this one; a loop that is gone took its client with it.
 
         Whoever asks later gets a new one: what these serve may be shared by several applications,
         or serve one that is started again.
         """
-        clients, self._clients = self._clients, {}
+        here = asyncio.get_running_loop()
+        loops = [loop for loop in list(self._clients) if everywhere or loop is here]
+        clients = {loop: self._clients.pop(loop) for loop in loops}
         # Each by itself: a thread whose loop ends at this moment must not keep the others open.
         await asyncio.gather(*(_close_on(loop, task) for loop, task in clients.items()))
 

@@ -132,6 +132,8 @@ class Holdings:
     def conclude(self, holding: Holding) -> None:
         """Settled places count until here; what is settled from now on is void."""
         if not holding.concluded:
+            # What handlers have acked by now counts.
+            self._channel.catch_up()
             holding.conclude()
             self._channel.discard(holding.shard)
 

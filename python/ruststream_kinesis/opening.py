@@ -1,8 +1,9 @@
 """Where a shard opens: where it was rewound to, else at its checkpoint, else by one rule.
 
 Invariant: *the tip is an instant*. Kinesis' `LATEST` means another place every time it is asked, so
-it serves only the first readers of the first instance; everything that opens later without a
-checkpoint, children and second tries included, opens at the time that was stored then.
+it serves only the first readers of an instance that is alone with its leases; everything else that
+opens without a checkpoint, children and second tries included, opens at the time that was stored at
+the first opening, at the price of the records of the second before it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class OpeningRule:
     instant: float
     """What the tip means to this application; seconds since the epoch."""
     first: bool
-    """This instance was the first to open the stream."""
+    """This instance was the first to open the stream, and no other reads it."""
     started: float
     """When this instance opened it."""
     start_at: KinesisPosition | None
@@ -87,7 +88,11 @@ class OpeningRule:
         mine = Opening(started, info.created)
         stored = await store.opening(info.name, group, mine)
         check_created(info.name, stored.created, info.created)
-        return cls(stored.instant, stored is mine, started, start_at)
+        # Where others may open the stream at the same time, the instant must serve for all: a record
+        # put after one of them said that it reads must be behind everybody's opening, and the tip of
+        # whoever came first moves until its iterators are there.
+        first = stored is mine and not store.shared
+        return cls(stored.instant, first, started, start_at)
 
     @staticmethod
     def tip(service_time: float) -> KinesisPosition:

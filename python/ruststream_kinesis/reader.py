@@ -126,7 +126,8 @@ class Reader:
         self._iterator, self._iterator_since = page.next_shard_iterator, started
         # Before the first await that may be cancelled: position and places move together.
         base = shard.deliver(page)
-        if not await self._feed(page, base, generation):
+        run = Run(shard, generation, page, base, range(len(page)))
+        if not await self._channel.feed(run):
             return False
         if page.next_shard_iterator is None:
             shard.end()
@@ -161,19 +162,6 @@ class Reader:
             return await self._transport.get_shard_iterator(
                 self._stream.ref, shard.shard_id, position, after=after
             )
-
-    async def _feed(self, page: Page, base: int, generation: int) -> bool:
-        """Puts the page's deliveries into the channel as there is room; False: they are void."""
-        shard, channel = self._shard, self._channel
-        start, count = 0, len(page)
-        while start < count:
-            room = await channel.room(shard, generation)
-            if not room:
-                return False
-            stop = min(count, start + room)
-            channel.put(Run(shard, generation, page, base, range(start, stop)))
-            start = stop
-        return True
 
     async def _pace(self, page: Page, started: float) -> None:
         lag = page.millis_behind_latest

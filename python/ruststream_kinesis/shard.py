@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ruststream_kinesis._core import Page, Watermark
@@ -117,6 +117,11 @@ class HeldShard:
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""
         if self.watermark.settle_range(start, stop) and not self.writing:
+            self._moved(self)
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        """Settles the deliveries at `places`."""
+        if self.watermark.settle_all(places) and not self.writing:
             self._moved(self)
 
     def hold(self, place: int) -> None:

@@ -23,9 +23,9 @@ __all__ = ["Decision", "Sharing"]
 
 # What stayed free so long is taken by whoever sees it: its planned owner is ill or on its way out.
 _FREE_FOR_ALL = 2 * PASS_INTERVAL
-# A shard that was taken that way is kept for a while: handed straight to a member that cannot take
-# it, it would be read by nobody, again and again.
-_KEEP = 60.0
+# The member that did not come for a shard does not get it for a while: handed straight to one that
+# cannot take it, it would be read by nobody, again and again.
+_AVOID = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class Sharing:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._free_since: dict[str, float] = {}
-        self._kept_until: dict[str, float] = {}
+        self._avoided: dict[str, tuple[str, float]] = {}
+        """Who did not come for a shard that is ours since, and until when it gets it from nobody."""
 
     def decide(
         self, me: Member, survey: Survey, readable: Iterable[str], held: Collection[str]
@@ -94,13 +95,16 @@ class Sharing:
         # preference leaves some for last everywhere.
         take += [each for each in sorted(abandoned) if each not in take][:room]
         for shard_id in take:
-            if shard_id in abandoned and planned.get(shard_id) != me.nonce:
-                self._kept_until[shard_id] = now + _KEEP
-        self._kept_until = {s: until for s, until in self._kept_until.items() if until > now}
+            absent = planned.get(shard_id, me.nonce)
+            if absent != me.nonce:
+                self._avoided[shard_id] = (absent, now + _AVOID)
+        self._avoided = {s: who for s, who in self._avoided.items() if who[1] > now}
         hand_over = {
             shard_id: nonce
             for shard_id, nonce in planned.items()
-            if shard_id in held and nonce != me.nonce and shard_id not in self._kept_until
+            if shard_id in held
+            and nonce != me.nonce
+            and self._avoided.get(shard_id, ("", 0.0))[0] != nonce
         }
         return Decision(tuple(take), hand_over, mixed)
 

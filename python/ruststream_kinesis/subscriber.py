@@ -106,7 +106,7 @@ def _dispatcher(
     clock: Clock,
 ) -> Dispatcher | BatchDispatcher:
     if subscriber.batch is None:
-        return Dispatcher(subscriber.handler, channel, caller, settlement)
+        return Dispatcher(subscriber.handler, channel, caller, settlement, clock)
     return BatchDispatcher(
         subscriber.handler,
         subscriber.batch,

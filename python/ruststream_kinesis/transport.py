@@ -7,10 +7,10 @@ to the service. Each call is one attempt: who asks decides whether to ask again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.clock import Clock
@@ -21,6 +21,7 @@ from ruststream_kinesis.stream import StreamRef
 
 __all__ = [
     "Failure",
+    "PutEntry",
     "PutResult",
     "ShardInfo",
     "ShardListing",
@@ -75,6 +76,15 @@ class PutResult:
     sequence_number: str
 
 
+class PutEntry(NamedTuple):
+    """One record of a batch; a plain tuple, as the core takes it."""
+
+    data: bytes
+    partition_key: str
+    explicit_hash_key: str | None = None
+    """The hash key that stands in for the partition key's own, in decimal digits."""
+
+
 class Transport(Protocol):
     """One attempt at each call, with a deadline.
 
@@ -106,8 +116,32 @@ class Transport(Protocol):
         """The body of the response, unparsed."""
         ...
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        *,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         """Puts one record; the answer means that it is durably in the stream."""
+        ...
+
+    async def put_records(
+        self, stream: StreamRef, entries: Sequence[PutEntry]
+    ) -> list[PutResult | RequestError]:
+        """Puts up to 500 records in one request; none at all make none.
+
+        The service takes each by itself, so one that is refused says nothing of its neighbours, and
+        those that were taken need not stand in the order of `entries`.
+
+        Returns:
+            One result for each entry, in their order. An entry that was refused has the error that
+            its own put would have raised.
+
+        Raises:
+            RequestError: The request as a whole was refused or not answered.
+        """
         ...
 
     async def close(self) -> None:

@@ -7,6 +7,8 @@
 mod batch;
 mod envelope;
 mod page;
+mod requests;
+mod signing;
 mod watermark;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,7 @@ impl From<Error> for PyErr {
                 exceptions::EnvelopeError::new_err(message)
             }
             Error::Index { .. } => PyIndexError::new_err(message),
-            Error::Argument { .. } => PyValueError::new_err(message),
+            Error::Answer { .. } | Error::Argument { .. } => PyValueError::new_err(message),
         }
     }
 }
@@ -42,6 +44,11 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<page::Page>()?;
     module.add_class::<watermark::Watermark>()?;
     module.add_class::<batch::Batcher>()?;
+    module.add_class::<signing::Signer>()?;
+    module.add_function(wrap_pyfunction!(requests::encode_get_records, module)?)?;
+    module.add_function(wrap_pyfunction!(requests::encode_put_record, module)?)?;
+    module.add_function(wrap_pyfunction!(requests::encode_put_records, module)?)?;
+    module.add_function(wrap_pyfunction!(requests::decode_put_records, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::encode_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::rewrite_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::decode_envelope, module)?)

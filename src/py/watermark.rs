@@ -42,6 +42,15 @@ impl Watermark {
         lock(&self.0).settle_range(start.bound()..stop.bound())
     }
 
+    fn settle_all(&self, places: Vec<Int>) -> bool {
+        let mut watermark = lock(&self.0);
+        let mut moved = false;
+        for place in places {
+            moved |= watermark.settle(place.place());
+        }
+        moved
+    }
+
     fn hold(&self, place: Int) -> bool {
         lock(&self.0).hold(place.place())
     }

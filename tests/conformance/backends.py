@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ruststream_kinesis import KinesisBroker, KinesisStream, RustStream
 from ruststream_kinesis.testing import TestApp
@@ -92,12 +92,18 @@ class InProcess:
 class OnServer:
     """A Kinesis API that others wrote."""
 
-    def __init__(self, name: str, aws: Aws) -> None:
+    def __init__(self, name: str, aws: Aws, way: Literal["thin", "botocore"]) -> None:
         self.name = name
         self._aws = aws
+        self._way = way
 
     def app(self) -> RustStream:
-        broker = KinesisBroker(region=REGION, endpoint_url=self._aws.url, test_credentials=True)
+        broker = KinesisBroker(
+            region=REGION,
+            endpoint_url=self._aws.url,
+            test_credentials=True,
+            transport=self._way,
+        )
         return RustStream(broker, title="conformance", version="1")
 
     async def stream(self) -> str:

@@ -72,6 +72,12 @@ class WatermarkMachine(RuleBasedStateMachine):
         place = data.draw(st.integers(-1, self.reference.next_place + 1))
         assert self.native.settle(place) == self.reference.settle(place)
 
+    @rule(data=st.data())
+    def settle_some(self, data: st.DataObject) -> None:
+        place = st.integers(-1, self.reference.next_place + 1)
+        places = data.draw(st.lists(place, max_size=12))
+        assert self.native.settle_all(places) == self.reference.settle_all(places)
+
     @precondition(lambda self: self.reference.open)
     @rule()
     def settle_the_oldest(self) -> None:

@@ -1,19 +1,19 @@
 """Readers and workers of a channel, without what surrounds them.
 
-They are the loops that `reader.py` and `dispatch.py` run: `room` and `put` in one breath, `take` and
-one `release` per delivery.
+They are what `reader.py` and `dispatch.py` run: `feed` for a page, `take` and one `release` per
+delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.channel import Channel, Fence, Run
+from ruststream_kinesis.channel import CAPACITY, Channel, Fence, Run
 
 TURNS = 20
 """Loop turns after which everything that can happen without the test has happened."""
@@ -36,12 +36,15 @@ class FakeShard:
     stale: list[int] = field(default_factory=list)
     """Places that came out of the channel with an old stamp."""
     fed: int = 0
-    """Places whose run was put."""
+    """Places whose run came into a channel of `channel_of`."""
 
     def ack(self, place: int) -> None:
         """Not used here."""
 
     def ack_range(self, start: int, stop: int) -> None:
+        """Not used here."""
+
+    def ack_all(self, places: Sequence[int]) -> None:
         """Not used here."""
 
     def defer(self, place: int) -> None:
@@ -74,20 +77,25 @@ def keys_of_two_lanes() -> tuple[str, str]:
     return first, second
 
 
+def channel_of(lanes: int = 1, capacity: int = CAPACITY) -> Channel:
+    """Return a channel that counts what comes in for each shard, and looks at its bound."""
+    channel = Channel(lanes, capacity)
+    put = channel.put
+
+    def counted(run: Run) -> None:
+        shard: Any = run.shard
+        assert shard.generation == run.generation, "what is void came in"
+        put(run)
+        assert channel.queued <= capacity
+        shard.fed += len(run)
+
+    channel.put = counted  # type: ignore[method-assign]  # on this one object
+    return channel
+
+
 async def feed(channel: Channel, shard: FakeShard, content: Page, base: int = 0) -> bool:
-    """Put a page as a reader does; False when it became void."""
-    generation, start = shard.generation, 0
-    while start < len(content):
-        room = await channel.room(shard, generation)
-        if not room:
-            return False
-        assert shard.generation == generation
-        stop = min(len(content), start + room)
-        channel.put(Run(shard, generation, content, base, range(start, stop)))
-        assert channel.queued <= channel._capacity
-        shard.fed += stop - start
-        start = stop
-    return True
+    """Feed a page as a reader does; False when it became void."""
+    return await channel.feed(Run(shard, shard.generation, content, base, range(len(content))))
 
 
 async def work(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from ruststream_kinesis._core import Page, decode_envelope
 from ruststream_kinesis.channel import DeliveryShard, Fence, Run
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.errors import RequestError
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.retry import Copy, RetryPolicy
 from ruststream_kinesis.stream import StreamRef
@@ -70,7 +71,14 @@ class Script:
         limit = self.limits.get(stream.name, DEFAULT_MAX_RECORD_BYTES)
         return StreamInfo(stream.name, "ACTIVE", 0.0, limit)
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        *,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         self.events.append(("asked", stream.name))
         await asyncio.sleep(0)
         if self.answer is not None:
@@ -78,6 +86,9 @@ class Script:
         self.events.append(("put", stream.name))
         self.put.append((stream.name, data, partition_key))
         return PutResult("shardId-0", str(len(self.put)))
+
+    async def put_records(self, *_: Any) -> list[PutResult | RequestError]:
+        raise NotImplementedError
 
     async def create_stream(self, stream: StreamRef, shards: int) -> None:
         raise NotImplementedError
@@ -113,7 +124,10 @@ class Shard:
         self._events.append(("ack", place))
 
     def ack_range(self, start: int, stop: int) -> None:
-        for place in range(start, stop):
+        self.ack_all(range(start, stop))
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        for place in places:
             self.ack(place)
 
     def hold(self, place: int) -> None:

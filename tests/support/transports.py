@@ -11,9 +11,11 @@ import pytest
 
 from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.aws_client import AwsSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.thin import ThinTransport
 from tests.support.scripted import ScriptedKinesis
 
 SHARD = "shardId-000000000000"
@@ -21,6 +23,10 @@ STREAM = StreamRef("orders")
 HORIZON = KinesisPosition.horizon()
 # The parsed service model is the slow part of a new client; a session keeps it, and has no loop.
 _SESSION = aiobotocore.session.AioSession()
+
+
+WAYS = {"thin": ThinTransport, "botocore": AwsTransport}
+"""Both ways to the service: what holds for one holds for the other."""
 
 
 @pytest.fixture(name="server")
@@ -32,7 +38,11 @@ async def scripted_server() -> AsyncIterator[ScriptedKinesis]:
 
 @contextlib.asynccontextmanager
 async def connected(
-    server: ScriptedKinesis, *, deadline: float = 10.0, **settings: Any
+    server: ScriptedKinesis,
+    *,
+    deadline: float = 10.0,
+    way: type[AwsTransport] = ThinTransport,
+    **settings: Any,
 ) -> AsyncIterator[AwsTransport]:
     """Open a transport to a scripted server."""
     known = {
@@ -41,7 +51,7 @@ async def connected(
         "region": "us-east-1",
         "session": _SESSION,
     }
-    transport = AwsTransport(AwsSettings(**{**known, **settings}), SystemClock(), deadline=deadline)
+    transport = way(AwsSettings(**{**known, **settings}), SystemClock(), deadline=deadline)
     await transport.open()
     try:
         yield transport
@@ -49,10 +59,12 @@ async def connected(
         await transport.close()
 
 
-@pytest.fixture(name="transport")
-async def open_transport(server: ScriptedKinesis) -> AsyncIterator[AwsTransport]:
-    """Open a transport to the scripted server of the test."""
-    async with connected(server) as opened:
+@pytest.fixture(name="transport", params=WAYS)
+async def open_transport(
+    request: pytest.FixtureRequest, server: ScriptedKinesis
+) -> AsyncIterator[AwsTransport]:
+    """Open a transport of each kind to the scripted server of the test."""
+    async with connected(server, way=WAYS[request.param]) as opened:
         yield opened
 
 

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from ruststream_kinesis.leases import LeaseKey, LeaseStore
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock
-from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
+from ruststream_kinesis.transport import PutEntry, PutResult, ShardInfo, ShardListing, StreamInfo
 
 __all__ = ["Call", "FakeTransport", "Stored", "World", "outcome_of", "running", "serve", "until"]
 
@@ -183,8 +183,24 @@ class FakeTransport:
         }
         return json.dumps(page).encode()
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        *,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         await self._arrive(Call("put_record", stream.name, None, data))
+        return self._append(stream, data, partition_key)
+
+    async def put_records(
+        self, stream: StreamRef, entries: Sequence[PutEntry]
+    ) -> list[PutResult | RequestError]:
+        await self._arrive(Call("put_records", stream.name, None))
+        return [self._append(stream, data, key) for data, key, _ in entries]
+
+    def _append(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
         shard_id = next(iter(self.world.streams[stream.name]))
         stored = self.world.append(stream.name, shard_id, data, partition_key)
         return PutResult(shard_id, stored.sequence_number)

@@ -143,6 +143,21 @@ class LeaseStore(Protocol):
     caller tries again with back-off and assumes nothing.
     """
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use the same storage."""
+        ...
+
+    async def open(self) -> None:
+        """Makes sure that the storage is there; once more does nothing.
+
+        The one call without a deadline of the caller's: making a table takes its time.
+
+        Raises:
+            KinesisError: It cannot be used; says why, and what to do.
+        """
+        ...
+
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
     ) -> LeaseState | None:

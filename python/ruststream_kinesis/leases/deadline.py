@@ -38,6 +38,15 @@ class PunctualStore:
     def __init__(self, store: LeaseStore) -> None:
         self.inner = store
 
+    @property
+    def shared(self) -> bool:
+        """As the store's."""
+        return self.inner.shared
+
+    async def open(self) -> None:
+        """As the store's, which bounds it by itself."""
+        await self.inner.open()
+
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
     ) -> LeaseState | None:

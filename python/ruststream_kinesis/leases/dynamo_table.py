@@ -101,9 +101,9 @@ class DynamoTable:
         """
         await self._client()
 
-    async def close(self) -> None:
-        """Closes the clients of every loop; a later call makes new ones."""
-        await self._clients.close()
+    async def close(self, *, everywhere: bool = True) -> None:
+        """Closes the client of this loop, or of every one; a later call makes new ones."""
+        await self._clients.close(everywhere=everywhere)
 
     # -- rows --------------------------------------------------------------------------------------
 

@@ -69,6 +69,9 @@ class MemoryLeaseStore:
         clock: Measures how long a lease has not been renewed; for tests.
     """
 
+    shared: bool = False
+    """It lives and ends with the process."""
+
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._rows: dict[LeaseKey, _Row] = {}
@@ -76,6 +79,9 @@ class MemoryLeaseStore:
         self._beats: dict[str, _Beat] = {}
         # Renewals may come from another thread than checkpoints.
         self._lock = threading.Lock()
+
+    async def open(self) -> None:
+        """It is there."""
 
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""

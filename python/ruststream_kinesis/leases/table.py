@@ -115,8 +115,8 @@ class Table(Protocol):
         """Makes sure that the table is there and is one for leases; once more does nothing."""
         ...
 
-    async def close(self) -> None:
-        """Ends what it has open, on every event loop; a later call opens it again."""
+    async def close(self, *, everywhere: bool = True) -> None:
+        """Ends what it has open, on this event loop or on every one; a later call opens it again."""
         ...
 
     async def get(self, key: str) -> Row | None:

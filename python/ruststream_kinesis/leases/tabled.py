@@ -65,6 +65,13 @@ class TableLeaseStore:
         self._notebook = notebook or Notebook()
         self._shared_table = notebook is not None
         self._scanning: tuple[float, asyncio.Task[Scan]] | None = None
+        self._scans: set[asyncio.Task[Scan]] = set()
+        """All that run: one that hangs may be overtaken by the next."""
+
+    @property
+    def shared(self) -> bool:
+        """Whoever knows the table uses it."""
+        return True
 
     async def open(self) -> None:
         """Makes sure that the table can be used, or creates it; once more does nothing.
@@ -77,12 +84,15 @@ class TableLeaseStore:
     async def close(self) -> None:
         """Closes the connections of every event loop; a later call opens them again.
 
-        The store of a renewer closes nothing: it has none of its own.
+        The store of a renewer closes those of the running loop.
         """
-        if self._scanning is not None and not self._scanning[1].done():
-            self._scanning[1].cancel()
-        if not self._shared_table:
-            await self._table.close()
+        here = asyncio.get_running_loop()
+        scans = {scan for scan in self._scans if scan.get_loop() is here}
+        for scan in scans:
+            scan.cancel()
+        if scans:
+            await asyncio.wait(scans)
+        await self._table.close(everywhere=not self._shared_table)
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -101,7 +111,10 @@ class TableLeaseStore:
         else:
             state = self._notebook.lease(key, row, look)
             # Ours too, where an earlier attempt was applied and never answered: nobody has it.
-            if not state.free and not self._notebook.is_unheard(key.row, state.owner):
+            ours = self._notebook.is_unheard(key.row, state.owner) or (
+                member != "" and state.member == member
+            )
+            if not state.free and not ours:
                 return None
             condition = LeaseRow(key, row).as_seen
         owner = f"{owner_id}#{token(member, secrets.token_hex(8))}"
@@ -213,6 +226,8 @@ class TableLeaseStore:
         running = self._scanning
         if running is None or running[1].done() or running[0] < now - max_age:
             task = asyncio.get_running_loop().create_task(self._scan(now), name="lease-table-scan")
+            self._scans.add(task)
+            task.add_done_callback(self._scans.discard)
             task.add_done_callback(_heard)
             running = self._scanning = (now, task)
         # Shielded: one caller that is cancelled does not take the scan from the others.

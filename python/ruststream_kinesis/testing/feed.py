@@ -17,6 +17,8 @@ from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, OneRun,
 from ruststream_kinesis.testing.log import SHARD_ID, Log
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ruststream_kinesis.connection import Connection
     from ruststream_kinesis.copies import Copies
     from ruststream_kinesis.position import KinesisPosition
@@ -84,7 +86,11 @@ class LogShard:
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""
-        for place in range(start, stop):
+        self.ack_all(range(start, stop))
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        """Settles the deliveries at `places`."""
+        for place in places:
             self.ack(place)
 
     def defer(self, place: int) -> None:
@@ -188,13 +194,15 @@ class LogSource:
             self._more.set()
 
     async def _feed(self) -> None:
-        shard, backlog, channel = self._shard, self._backlog, self._channel
+        backlog = self._backlog
         while True:
             await self._more.wait()
             while backlog:
-                room = await channel.room(shard, shard.generation)
-                for _ in range(min(room, len(backlog))):
-                    channel.put(backlog.popleft())
+                # It stays in sight until it is in: what is offered meanwhile comes behind it.
+                run = backlog[0]
+                await self._channel.feed(run)
+                if backlog and backlog[0] is run:
+                    backlog.popleft()
             self._more.clear()
 
     async def seek(self, position: KinesisPosition) -> None:

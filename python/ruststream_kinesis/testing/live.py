@@ -19,6 +19,7 @@ from ruststream_kinesis.errors import (
     ConfigurationError,
     KinesisError,
     NotConnected,
+    RequestError,
     StreamNotFound,
 )
 from ruststream_kinesis.stream import KinesisStream, StreamRef
@@ -26,6 +27,7 @@ from ruststream_kinesis.subscriber import shards_of_stream
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, Expected, OneRun, Watched
 from ruststream_kinesis.testing.record import LogRecord
 from ruststream_kinesis.testing.tail import Aside, Tail
+from ruststream_kinesis.transport import PutEntry, PutResult, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from ruststream_kinesis.testing.clock import LiveClock
     from ruststream_kinesis.testing.faults import Faults
     from ruststream_kinesis.testing.tracking import Tracker
-    from ruststream_kinesis.transport import PutResult, Transport
 
 __all__ = ["Live"]
 
@@ -239,7 +240,7 @@ class Live:
     def _watch(self, shard: DeliveryShard) -> None:
         """Hears what the shard is told of its deliveries, after the shard itself did."""
         heard = _Heard(self._shards[shard])
-        for name in ("ack", "ack_range", "hold", "defer", "void"):
+        for name in ("ack", "ack_range", "ack_all", "hold", "defer", "void"):
             _after(shard, name, getattr(heard, name))
 
     def records(self, stream: str) -> list[LogRecord]:
@@ -282,15 +283,38 @@ class _Watching:
         self._live = live
         self._closed = False
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        *,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         """Puts one record, into a stream that is there."""
         if self._closed:
             raise NotConnected("the test is over")
         await self._live.tail(stream)
         self._live.check(stream.name)
-        result = await self._inner.put_record(stream, data, partition_key)
+        result = await self._inner.put_record(
+            stream, data, partition_key, explicit_hash_key=explicit_hash_key
+        )
         self._live.put(stream.name, result)
         return result
+
+    async def put_records(
+        self, stream: StreamRef, entries: Sequence[PutEntry]
+    ) -> list[PutResult | RequestError]:
+        """Puts records, into a stream that is there; a fault fails the whole request."""
+        if self._closed:
+            raise NotConnected("the test is over")
+        await self._live.tail(stream)
+        self._live.check(stream.name)
+        results = await self._inner.put_records(stream, entries)
+        for result in results:
+            if isinstance(result, PutResult):
+                self._live.put(stream.name, result)
+        return results
 
     async def close(self) -> None:
         """The service is done with it; the test still reads."""
@@ -313,7 +337,11 @@ class _Heard:
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settled, many at once."""
-        for place in range(start, stop):
+        self.ack_all(range(start, stop))
+
+    def ack_all(self, places: Sequence[int]) -> None:
+        """Settled, wherever they are."""
+        for place in places:
             self.ack(place)
 
     def hold(self, place: int) -> None:

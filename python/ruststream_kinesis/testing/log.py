@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.errors import KinesisError, NotConnected
+from ruststream_kinesis.errors import KinesisError, NotConnected, RequestError
 from ruststream_kinesis.testing.delivery import CAUSES, Cause
 from ruststream_kinesis.testing.record import LogRecord
-from ruststream_kinesis.transport import PutResult, ShardInfo, ShardListing, StreamInfo
+from ruststream_kinesis.transport import (
+    PutEntry,
+    PutResult,
+    ShardInfo,
+    ShardListing,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     from ruststream_kinesis.clock import Clock
@@ -128,7 +135,14 @@ class LogTransport:
         self._closed = False
         self._puts = 0
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        *,
+        explicit_hash_key: str | None = None,  # noqa: ARG002 - there is one shard for all
+    ) -> PutResult:
         """Appends a record, from any loop."""
         if self._closed:
             raise NotConnected("the in-process log is closed: the test is over")
@@ -144,6 +158,18 @@ class LogTransport:
             # A handler that publishes what it handles never suspends here: timers must run.
             await asyncio.sleep(0)
         return PutResult(SHARD_ID, number)
+
+    async def put_records(
+        self, stream: StreamRef, entries: Sequence[PutEntry]
+    ) -> list[PutResult | RequestError]:
+        """Appends records one by one; a fault that the test asked for is its entry's."""
+        results: list[PutResult | RequestError] = []
+        for data, partition_key, _ in entries:
+            try:
+                results.append(await self.put_record(stream, data, partition_key))
+            except RequestError as error:
+                results.append(error)
+        return results
 
     async def _put(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
         number = self._log.append(stream.name, data, partition_key).sequence_number

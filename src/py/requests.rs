@@ -1,0 +1,86 @@
+//! Request bodies for Python, and the results of a batch.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::requests::{self, Entry, Stream};
+
+type Results = Vec<(
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+)>;
+
+#[pyfunction]
+#[pyo3(signature = (iterator, limit, arn=None))]
+pub fn encode_get_records<'py>(
+    iterator: &str,
+    limit: u64,
+    arn: Option<&str>,
+    py: Python<'py>,
+) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &requests::get_records(iterator, limit, arn))
+}
+
+#[pyfunction]
+#[pyo3(signature = (stream, arn, data, partition_key, explicit_hash_key=None))]
+pub fn encode_put_record<'py>(
+    stream: &str,
+    arn: Option<&str>,
+    data: &[u8],
+    partition_key: &str,
+    explicit_hash_key: Option<&str>,
+    py: Python<'py>,
+) -> Bound<'py, PyBytes> {
+    let entry = Entry {
+        data,
+        partition_key,
+        explicit_hash_key,
+    };
+    PyBytes::new(py, &requests::put_record(named(stream, arn), entry))
+}
+
+#[pyfunction]
+pub fn encode_put_records<'py>(
+    stream: &str,
+    arn: Option<&str>,
+    entries: &Bound<'py, PyAny>,
+    py: Python<'py>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    // Held while the bytes are written, so that they stay where they are without the GIL.
+    let owned = entries
+        .try_iter()?
+        .map(|entry| entry?.extract())
+        .collect::<PyResult<Vec<(Bound<'py, PyBytes>, String, Option<String>)>>>()?;
+    let entries: Vec<Entry<'_>> = owned
+        .iter()
+        .map(|(data, partition_key, explicit_hash_key)| Entry {
+            data: data.as_bytes(),
+            partition_key,
+            explicit_hash_key: explicit_hash_key.as_deref(),
+        })
+        .collect();
+    let stream = named(stream, arn);
+    let body = py.detach(|| requests::put_records(stream, &entries));
+    Ok(PyBytes::new(py, &body))
+}
+
+#[pyfunction]
+pub fn decode_put_records(body: &[u8]) -> PyResult<Results> {
+    Ok(requests::put_results(body)?
+        .into_iter()
+        .map(|put| {
+            (
+                put.shard_id,
+                put.sequence_number,
+                put.error_code,
+                put.error_message,
+            )
+        })
+        .collect())
+}
+
+fn named<'a>(stream: &'a str, arn: Option<&'a str>) -> Stream<'a> {
+    arn.map_or(Stream::Name(stream), Stream::Arn)
+}
