@@ -139,6 +139,13 @@ def test_a_sleeper_that_woke_in_time_and_got_its_shard_again_was_not_taken_over(
     assert takeovers(story, Tenures(story), "pause") == []
 
 
+def test_a_pause_is_no_excuse_once_the_shard_was_kept_over_it():
+    late = {"a": [Released(SHARD, 19.0, handed_over=True)]}
+    assert causes(told(TWICE, Fault("pause", "a", 1.5, 13.0), released=late)) == ["hand-over"]
+    story = told(TWICE, Fault("pause", "a", 1.5, 13.0), released=late)
+    assert takeovers(story, Tenures(story), "pause") == []
+
+
 def test_what_befell_another_process_or_another_time_excuses_nothing():
     assert causes(told(TWICE, Fault("kill", "b", 3.0, 3.0))) == ["unexplained"]
     assert causes(told(TWICE, Fault("kill", "a", 30.0, 30.0))) == ["unexplained"]

@@ -19,6 +19,8 @@ EXCUSES = ("kill", "pause")
 """What may lead to a record being handled twice."""
 _BLOCK_MARGIN = 1.5
 """Seconds at either end of a block that are not looked at: it begins with the next record."""
+_WAKING = 5.0
+"""Seconds after a pause in which a process has seen what it lost: a pass, and a busy machine."""
 
 
 @dataclass
@@ -195,8 +197,7 @@ def _cause(story: Story, tenures: Tenures, process: str, first: Handled, again: 
         return "no tenure"
     if tenure.end > again.begin:
         return "same tenure"
-    # A pause is longer than a lease: no tenure outlives it, whatever else happens after it.
-    if _during(story.of("pause"), process, tenure.begin, tenure.end):
+    if _slept_away(story, tenure):
         return "pause"
     let_go = _let_go(story, tenure)
     if _during(story.of("kill"), process, first.begin, tenure.end):
@@ -240,7 +241,9 @@ def takeovers(story: Story, tenures: Tenures, kind: str) -> list[Takeover]:
         )
         for tenure in held_at(story, tenures, fault.target, fault.at):
             later = [each for each in tenures.by_shard[tenure.shard_id] if each.begin > fault.at]
-            # One that woke in time may have gone on by itself.
+            # One that woke in time may have gone on: its lease was renewed, or had once more.
+            if kind == "pause" and not _ended_by(fault, story, tenure):
+                continue
             if later and later[0].process == fault.target:
                 continue
             begun = [
@@ -268,8 +271,7 @@ def idle(story: Story, tenures: Tenures) -> list[float]:
     found = []
     for tenure in tenures:
         let_go = _let_go(story, tenure)
-        slept = _during(story.of("pause"), tenure.process, tenure.begin, tenure.end)
-        if let_go and tenure.end < float("inf") and not slept:
+        if let_go and tenure.end < float("inf") and not _slept_away(story, tenure):
             found.append(tenure.end - let_go[0].at)
     return found
 
@@ -302,6 +304,21 @@ def _let_go(story: Story, tenure: Tenure) -> list[Released]:
         for line in story.released.get(tenure.process, [])
         if line.shard_id == tenure.shard_id and tenure.begin <= line.at <= tenure.end
     ]
+
+
+def _slept_away(story: Story, tenure: Tenure) -> bool:
+    """Whether a pause of its process ended it."""
+    return any(_ended_by(pause, story, tenure) for pause in story.of("pause"))
+
+
+def _ended_by(pause: Fault, story: Story, tenure: Tenure) -> bool:
+    """Whether others had the shard by the end of the pause, or its process gave it up then.
+
+    Not every pause does that: where nobody took the shard, it may be renewed on waking.
+    """
+    given_up = min([line.at for line in _let_go(story, tenure)] + [tenure.end])
+    asleep = pause.target == tenure.process and tenure.begin <= pause.at
+    return asleep and pause.at <= given_up <= pause.until + _WAKING
 
 
 def _by_key(story: Story) -> Mapping[str, list[tuple[str, Handled]]]:
