@@ -86,6 +86,13 @@ format: $(DEPS_STAMP) ## Format Rust and Python in place, with ruff's safe fixes
 bench: build ## Run the benchmarks: JSON in .benchmarks and a table with the ratios
 	$(PY) -m benches
 
+# The length of a chaos run; SEED=… repeats one.
+MINUTES ?= 1
+
+.PHONY: chaos
+chaos: build servers ## Kill, pause, stop and start real processes and reshard their stream, for MINUTES=1
+	$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 .PHONY: servers
 servers: $(SERVERS_STAMP) ## Install the Kinesis and DynamoDB servers from npm that the live tests start
 

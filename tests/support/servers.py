@@ -3,9 +3,7 @@
 Why processes and not an in-process mock: what the package leans on (closed iterators, error bodies,
 the `Date` header, cut connections) is only true at the socket.
 
-A server may not outlive the test run, however that ends. Each one runs in a session and process
-group of its own with a watcher beside it, which waits on a pipe that only the test process holds:
-when the pipe closes (a normal stop, an exception, `kill -9`), the group is killed.
+None outlives the test run, however that ends: see `processes.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -28,10 +25,13 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.support import processes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = processes.ROOT
+"""The checkout."""
 
 _PACKAGES = ROOT / ".cache" / "servers" / "node_modules"
 
@@ -49,10 +49,6 @@ ATTEMPTS = 3
 
 REGION = "us-east-1"
 """The region of every test: kinesis-local keeps the streams of each region apart."""
-
-# `exec` keeps the server's process id the one that we started, so `poll` sees it die. The watcher
-# reads through descriptor 3, since a background job of `sh` gets /dev/null as its input.
-_LEASH = 'exec 3<&0; { cat <&3 >/dev/null; kill -9 0; } & exec "$@" </dev/null 3<&-'
 
 _SHORT = "10ms"
 """Server-side duration of each stream operation: long enough to see the state in between."""
@@ -121,17 +117,23 @@ def kinesis_local() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def dynalite() -> Iterator[Server]:
-    """Run `dynalite` from npm: DynamoDB, with its own reading of expressions and conditions."""
+def dynalite(*, data: Path | None = None, port: int | None = None) -> Iterator[Server]:
+    """Run `dynalite` from npm: DynamoDB, with its own reading of expressions and conditions.
+
+    Args:
+        data: Folder that keeps the tables over a restart; by default they are in memory.
+        port: For a restart under the same address.
+    """
     folder = Path(os.environ.get("DYNALITE_DIR", DYNALITE_DIR))
     node = _node("dynalite", folder / "cli.js")
 
     def launch(port: int) -> Launch:
         # A table is active at once: what waits for it is tested with a fault server.
         command = [node, "cli.js", "--host", "127.0.0.1", "--port", str(port)]
-        return Launch([*command, "--createTableMs", "5"], folder, service="dynamodb")
+        kept = [] if data is None else ["--path", str(data)]
+        return Launch([*command, "--createTableMs", "5", *kept], folder, service="dynamodb")
 
-    with _run_or_skip("dynalite", launch) as server:
+    with _run_or_skip("dynalite", launch, port) as server:
         yield server
 
 
@@ -148,25 +150,32 @@ def moto() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def run(
-    name: str, launch: Callable[[int], Launch], *, ready_timeout: float = READY_TIMEOUT
+    name: str,
+    launch: Callable[[int], Launch],
+    *,
+    ready_timeout: float = READY_TIMEOUT,
+    port: int | None = None,
 ) -> Iterator[Server]:
-    """Start a server on a free port, wait until it answers, and kill it in the end.
+    """Start a server, wait until it answers, and kill it in the end.
 
     Args:
         name: What to call it in messages.
         launch: How to start it on a given port. Called anew for each attempt.
         ready_timeout: Seconds until it must answer.
+        port: Where; a free one by default.
 
     Raises:
         ServerFailedError: It died, or did not answer in time. Quotes its output.
     """
     for left in reversed(range(ATTEMPTS)):
-        port = free_port()
+        on_port = port or free_port()
         with tempfile.TemporaryFile() as output:
-            started = launch(port)
-            process = _spawn(started, output)
+            started = launch(on_port)
+            process = processes.spawn(
+                started.command, folder=started.folder, env=started.env, output=output
+            )
             try:
-                url = f"http://127.0.0.1:{port}"
+                url = f"http://127.0.0.1:{on_port}"
                 if _wait_until_ready(process, url, ready_timeout, started.service):
                     yield Server(name, url, process)
                     return
@@ -176,7 +185,7 @@ def run(
                     message = f"{name} {how} ({ready_timeout:g} s allowed):\n{_tail(output)}"
                     raise ServerFailedError(message)
             finally:
-                _kill(process)
+                processes.kill(process)
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -195,10 +204,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def _run_or_skip(name: str, launch: Callable[[int], Launch]) -> Iterator[Server]:
+def _run_or_skip(
+    name: str, launch: Callable[[int], Launch], port: int | None = None
+) -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         try:
-            server = stack.enter_context(run(name, launch))
+            server = stack.enter_context(run(name, launch, port=port))
         except ServerFailedError as error:
             unavailable(str(error))
         yield server
@@ -212,20 +223,6 @@ def _node(name: str, script: Path) -> str:
     if not script.is_file():
         unavailable(f"{name} is not in {script.parent}: run `make servers`")
     return node
-
-
-def _spawn(launch: Launch, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    # A session of its own keeps Ctrl-C on the terminal away from it: fixtures are torn down while
-    # it still answers. The pipe is never written to; that it closes is the message.
-    return subprocess.Popen(
-        ["sh", "-c", _LEASH, "sh", *launch.command],
-        cwd=launch.folder,
-        env={**os.environ, **launch.env},
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
 
 
 def _wait_until_ready(
@@ -253,15 +250,6 @@ def _wait_until_ready(
                 process.wait(timeout=0.05)
                 return False
     return False
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the whole group at once: there is nothing in a test server worth a graceful stop."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.stdin is not None:
-        process.stdin.close()
-    process.wait()
 
 
 def _tail(output: IO[bytes], size: int = 4000) -> str:
