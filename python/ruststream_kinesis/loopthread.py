@@ -69,6 +69,8 @@ async def run_in_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]
             # It has said that it ended, which is the last that it does.
             thread.join(_END_TIMEOUT)
         raise
+    # It has said that it ended, which is the last that it does.
+    thread.join(_END_TIMEOUT)
     error = ended.result()
     if isinstance(error, asyncio.CancelledError):
         raise RuntimeError(  # noqa: TRY004 - an event, not a wrong argument
