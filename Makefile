@@ -54,6 +54,13 @@ test: build servers ## Run the Rust tests, then the Python suite (REQUIRE_LIVE=1
 	$(CARGO_ENV) cargo test --locked
 	$(PY) -m pytest
 
+# A number of seeds, or `seed=N` to replay one of them.
+SEEDS ?= 1000
+
+.PHONY: sim
+sim: build ## Run whole fleets in virtual time, from SEEDS=n seeds (SEEDS=seed=N replays one)
+	$(PY) -m tests.sim --seeds $(SEEDS)
+
 .PHONY: lint
 lint: lint-rust lint-python ## Check formatting, clippy, ruff, mypy, and the stub against the compiled module
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.channel import Channel
@@ -23,6 +24,7 @@ from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
+from ruststream_kinesis.errors import StreamRecreated
 from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Holding
@@ -44,12 +46,16 @@ __all__ = ["Coordinator", "Holding"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
+T = TypeVar("T")
+
 # One look at the store serves all passes of a process that are due in the same interval; a pass that
 # something woke wants to see what woke it.
 _SHARED_LOOK = 0.9 * PASS_INTERVAL
 _FRESH_LOOK = 0.1 * PASS_INTERVAL
 # Thousands of shards start in waves: so many leases are asked for, and so many iterators, at once.
 _WAVE = 32
+# Tries of each call that the start needs; a store that does not answer takes 4 s a try.
+_START_TRIES = 3
 # Tries at the stop, over some six seconds, before the leases are left to run out.
 _RELEASE_ATTEMPTS = 5
 
@@ -126,12 +132,12 @@ class Coordinator:
         """
         self._discovery.identity.opened(info)
         service_time = await patiently(self._discovery.look, self._clock)
-        self._rewinds.rule = await OpeningRule.agree(
-            self._store, info, self._group, service_time, self._start_at
+        self._rewinds.rule = await self._insist(
+            lambda: OpeningRule.agree(self._store, info, self._group, service_time, self._start_at)
         )
         # First of all: who looks from now on counts on us.
-        await self._heartbeat.join(self._name, self._supervisor)
-        await self._pass(0.0)
+        await self._insist(lambda: self._heartbeat.join(self._name, self._supervisor))
+        await self._insist(lambda: self._pass(0.0))
         if await self._rewinds.replay_parents(self._start_at):
             await self._pass(0.0)
         self._first_pass = False
@@ -143,6 +149,25 @@ class Coordinator:
             spawn(f"discovery[{name}]", self._discovery.run()),
         ]
         await asyncio.gather(*(shard.opened.wait() for shard in first))
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What a start needs of the store, asked for again: one hiccup is no reason to end."""
+        backoff = Backoff(first=0.3)
+        while True:
+            try:
+                return await call()
+            except StreamRecreated:
+                raise
+            except Exception as error:
+                delay = backoff.next()
+                if backoff.failures >= _START_TRIES:
+                    raise
+                logger.warning(
+                    "the start of stream %s waits for the lease store, trying again: %r",
+                    self._stream.name,
+                    error,
+                )
+            await self._clock.sleep(delay)
 
     @property
     def shards(self) -> list[HeldShard]:

@@ -1,0 +1,131 @@
+"""The table behind `TableLeaseStore`, as one process reaches it: conditional writes, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+from ruststream_kinesis.errors import LeaseTableError
+from ruststream_kinesis.leases import rows
+from ruststream_kinesis.leases.table import Change, Check, Outcome, Row, Table
+from ruststream_kinesis.leases.tabled import TableLeaseStore
+from tests.sim.invariants import NO_ROW, Monitor, RowView
+from tests.sim.network import Link
+from tests.sim.process import Process
+
+__all__ = ["SimTable", "failed", "table_store"]
+
+T = TypeVar("T")
+
+# Rows in a page of a scan: small, so that things happen between two of them.
+_PAGE = 5
+
+
+def failed(uncertain: bool) -> Exception:
+    """Return the error of a request that failed, or whose answer was lost."""
+    code, status = ("InternalServerError", 500) if uncertain else ("ThrottlingException", 400)
+    return LeaseTableError(
+        "made by the simulation", table="leases", code=code, status=status, uncertain=uncertain
+    )
+
+
+class SimTable:
+    """One process's way to the shared rows.
+
+    Args:
+        shared: The rows, by key.
+        link: The way.
+        monitor: Shown every lease row that changes.
+        process: Who calls.
+    """
+
+    def __init__(
+        self, shared: dict[str, Row], link: Link, monitor: Monitor, process: Process
+    ) -> None:
+        self._rows = shared
+        self._link = link
+        self._monitor = monitor
+        self._process = process
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return "leases"
+
+    async def open(self) -> None:
+        """Do nothing: it is there."""
+
+    async def close(self, *, everywhere: bool = True) -> None:
+        """Do nothing: nothing is open."""
+
+    async def get(self, key: str) -> Row | None:
+        """Return a row."""
+        return await self._link.call(lambda: self._rows.get(key))
+
+    async def _write(
+        self, key: str, condition: Sequence[Check], changed: Callable[[Row | None], Row | None]
+    ) -> Outcome:
+        def effect() -> Outcome:
+            row = self._rows.get(key)
+            if not all(check.holds(row) for check in condition):
+                return Outcome(False, row)
+            after = changed(row)
+            if after is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = after
+            lease = rows.lease_key(key)
+            if lease is not None:
+                self._monitor.row(self._process, lease.shard_id, _view(row), _view(after))
+            return Outcome(True, after)
+
+        return await self._link.call(effect)
+
+    async def update(self, key: str, change: Change, condition: Sequence[Check]) -> Outcome:
+        """Change a row."""
+        return await self._write(key, condition, change.apply)
+
+    async def put(self, key: str, row: Row) -> Outcome:
+        """Store a row unless there is one."""
+        return await self._write(key, [Check("no row")], lambda _: dict(row))
+
+    async def delete(self, key: str, condition: Sequence[Check]) -> Outcome:
+        """Remove a row."""
+        return await self._write(key, condition, lambda _: None)
+
+    async def pages(self) -> AsyncIterator[Sequence[tuple[str, Row]]]:
+        """Yield all rows, a page at a time, each as of when it was asked for."""
+        last = ""
+        while True:
+            start = last
+
+            def page(start: str = start) -> list[tuple[str, Row]]:
+                keys = sorted(key for key in self._rows if key > start)
+                return [(key, self._rows[key]) for key in keys[:_PAGE]]
+
+            found = await self._link.call(page)
+            if found:
+                yield found
+            if len(found) < _PAGE:
+                return
+            last = found[-1][0]
+
+
+def _view(row: Row | None) -> RowView:
+    if row is None:
+        return NO_ROW
+    found: Any = row
+    counter = found.get(rows.COUNTER, 0)
+    rewound = found.get(rows.RESUME) is not None
+    # Every write is a sign of life to whoever watches.
+    return RowView(
+        found.get(rows.OWNER), counter, found.get(rows.CHECKPOINT), rewound, float(counter)
+    )
+
+
+def table_store(
+    shared: dict[str, Row], link: Link, monitor: Monitor, process: Process
+) -> TableLeaseStore:
+    """Return the real store over the simulated table."""
+    table: Table = SimTable(shared, link, monitor, process)
+    return TableLeaseStore(table, clock=process.clock)
