@@ -193,11 +193,18 @@ class AwsTransport:
         body: bytes = answer[_BODY]
         return body
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         """PutRecord."""
-        answer = await self._call(
-            "put_record", stream, **stream.parameters(), Data=data, PartitionKey=partition_key
-        )
+        request: dict[str, Any] = {"Data": data, "PartitionKey": partition_key}
+        if explicit_hash_key is not None:
+            request["ExplicitHashKey"] = explicit_hash_key
+        answer = await self._call("put_record", stream, **stream.parameters(), **request)
         return PutResult(
             member(answer, "ShardId", stream), member(answer, "SequenceNumber", stream)
         )

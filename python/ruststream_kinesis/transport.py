@@ -104,8 +104,18 @@ class Transport(Protocol):
         """The body of the response, unparsed."""
         ...
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
-        """Puts one record; the answer means that it is durably in the stream."""
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
+        """Puts one record; the answer means that it is durably in the stream.
+
+        The shard is chosen by the explicit hash key where there is one, else by the hash of the
+        partition key.
+        """
         ...
 
     async def close(self) -> None:

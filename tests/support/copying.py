@@ -57,6 +57,8 @@ class Script:
         self.copies = Copies(self.policy, ORDERS, self.connection)
         self.shard = Shard(self.events)
         self.put: list[tuple[str, bytes, str]] = []
+        self.hash_keys: list[str | None] = []
+        """The explicit hash keys of what was put."""
 
     def copy(self, blob: bytes = b"1", attempts: int = 1, due: float = 0.0) -> Copy:
         """A copy of the only record of a page."""
@@ -70,13 +72,20 @@ class Script:
         limit = self.limits.get(stream.name, DEFAULT_MAX_RECORD_BYTES)
         return StreamInfo(stream.name, "ACTIVE", 0.0, limit)
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
         self.events.append(("asked", stream.name))
         await asyncio.sleep(0)
         if self.answer is not None:
             await self.answer(stream.name)
         self.events.append(("put", stream.name))
         self.put.append((stream.name, data, partition_key))
+        self.hash_keys.append(explicit_hash_key)
         return PutResult("shardId-0", str(len(self.put)))
 
     async def create_stream(self, stream: StreamRef, shards: int) -> None:

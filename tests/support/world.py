@@ -180,7 +180,14 @@ class FakeTransport:
         }
         return json.dumps(page).encode()
 
-    async def put_record(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
+    async def put_record(
+        self,
+        stream: StreamRef,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None = None,
+    ) -> PutResult:
+        del explicit_hash_key  # all goes to the first shard
         await self._arrive(Call("put_record", stream.name, None, data))
         shard_id = next(iter(self.world.streams[stream.name]))
         stored = self.world.append(stream.name, shard_id, data, partition_key)
