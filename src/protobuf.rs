@@ -3,7 +3,7 @@
 //! What an aggregate needs of the format is small: numbers and byte strings, in two flat messages.
 //! It is written down here because reading must not cost memory: nothing is copied, and nothing is
 //! allocated, whatever the bytes claim. The tests compare it with `prost`, which makes an object of
-//! 64 bytes out of every record of two, before anybody can say that it lacks a required field.
+//! 56 bytes out of every record of two, before anybody can say that it lacks a required field.
 
 use std::ops::Range;
 

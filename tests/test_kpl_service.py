@@ -1,48 +1,32 @@
-"""Aggregates on their way through a service: places, checkpoints, rewinds, copies, the test log."""
+"""Aggregates on their way through a service: places, checkpoints, rewinds, copies."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ruststream_kinesis import (
-    KinesisBroker,
     KinesisMessage,
     KinesisPosition,
     Outcome,
     RustStream,
     Seeker,
-    drop,
     retry,
 )
 from ruststream_kinesis._core import Page, decode_aggregate, encode_envelope
 from ruststream_kinesis.channel import Run
 from ruststream_kinesis.retry import Copy, RetryPolicy
-from ruststream_kinesis.testing import TestApp
-from tests.reference import SubRecord, aggregate, record, response, sealed
+from tests.reference import SubRecord, aggregate, sealed
+from tests.support.aggregates import body, orders
 from tests.support.copying import DEAD, Script
 from tests.support.reading import EXPIRED, SHARD, bench, refusal
 from tests.support.scripted import ScriptedKinesis
 from tests.support.seeking import HORIZON, killed, world
 from tests.support.transports import STREAM, connected
 from tests.support.world import World, running, until
-
-
-def orders(*values: object, key: str = "k") -> bytes:
-    """An aggregate of JSON values."""
-    return aggregate([(key, None, json.dumps(each).encode()) for each in values])
-
-
-def body(
-    *blobs: bytes, first: int = 1, following: str | None = "next", lag: int | None = 0
-) -> bytes:
-    """A response with these blobs, numbered from `first`."""
-    listed = [record(blob, str(n), PartitionKey="whole") for n, blob in enumerate(blobs, first)]
-    return response(listed, NextShardIterator=following, MillisBehindLatest=lag)
 
 
 def holding(
@@ -144,6 +128,16 @@ class TestCheckpoints:
             assert it.shard.finished
             assert it.shard.checkpoint == "SHARD_END"
             assert it.moves > 0
+
+    async def test_nothing_is_written_for_one_behind_an_open_record(self):
+        async with bench(body(b"x"), body(aggregate(), first=2)) as it:
+            it.acking = False
+            await it.clock.advance(2)
+            await until(lambda: it.shard.read_from.sequence_number == "2")
+
+            assert (it.moves, it.shard.checkpoint) == (0, None)
+            it.shard.ack(0)
+            assert (it.moves, it.shard.checkpoint) == (1, "2")
 
     async def test_a_page_of_nothing_else_moves_only_once(self):
         async with bench(body(aggregate(), aggregate()), body()) as it:
@@ -346,67 +340,3 @@ class TestCopies:
 
             bodies = [call.body for call in server.calls("PutRecord")]
             assert [each.get("ExplicitHashKey", "none") for each in bodies] == ["7", "none"]
-
-
-class TestInProcess:
-    @pytest.fixture
-    def app(self) -> RustStream:
-        return RustStream(KinesisBroker(), title="orders", version="1.0")
-
-    async def test_an_aggregate_is_published_as_what_it_holds(self, app: RustStream):
-        seen: list[Any] = []
-
-        @app.subscriber("orders", publish="replies")
-        async def handle(message: KinesisMessage[int]) -> int:
-            await asyncio.sleep(0)
-            seen.append((message.payload, message.partition_key, message.sub_sequence_number))
-            return message.payload
-
-        async with TestApp(app) as test:
-            blob = aggregate([("a", None, b"1"), ("b", "7", b"2")])
-            put = await test.publish(blob, "orders")
-
-            assert seen == [(1, "a", 0), (2, "b", 1)]
-            records = test.published("orders")
-            assert [each.payload for each in records] == [b"1", b"2"]
-            assert {each.sequence_number for each in records} == {put.sequence_number}
-            assert [each.decode(int) for each in test.published("replies")] == [1, 2]
-            assert [call.value for call in test.subscriber("orders").calls] == [1, 2]
-
-    async def test_one_without_records_is_delivered_to_nobody(self, app: RustStream):
-        @app.subscriber("orders")
-        async def handle(order: int) -> None:
-            raise AssertionError(order)
-
-        async with TestApp(app) as test:
-            await test.publish(aggregate(), "orders")
-
-            assert test.published("orders") == []
-            assert test.subscriber("orders").calls == []
-
-    async def test_a_rewind_brings_the_whole(self, app: RustStream):
-        seen: list[int] = []
-
-        @app.subscriber("orders")
-        async def handle(message: KinesisMessage[int], seeker: Seeker) -> None:
-            seen.append(message.payload)
-            if message.payload == 3 and seen.count(3) == 1:
-                await seeker.seek(message.position)
-
-        async with TestApp(app) as test:
-            await test.publish(orders(1, 2, 3), "orders")
-            assert seen == [1, 2, 3, 1, 2, 3]
-
-    @pytest.mark.parametrize("said", [drop, retry])
-    async def test_each_record_has_an_outcome_of_its_own(
-        self, app: RustStream, said: Callable[[], Outcome]
-    ):
-        @app.subscriber("orders", max_attempts=2)
-        async def handle(message: KinesisMessage[int]) -> Outcome | None:
-            return said() if message.payload == 2 and message.attempt == 1 else None
-
-        async with TestApp(app) as test:
-            await test.publish(orders(1, 2, 3), "orders")
-
-            values = [call.value for call in test.subscriber("orders").calls]
-            assert values == ([1, 2, 3] if said is drop else [1, 2, 3, 2])
