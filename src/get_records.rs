@@ -20,8 +20,9 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::builder::Builder;
 use crate::error::{Error, Result};
-use crate::page::{Builder, Page, Tail};
+use crate::page::{Page, Tail};
 
 /// Seconds since the epoch that a calendar from year 1 to year 9999 can show (what Python's
 /// `datetime` can); a time outside it is unknown, not an error.

@@ -7,9 +7,13 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`get_records`] | the bytes of a `GetRecords` response become a [`page::Page`] |
+//! | [`builder`] | filling it, with what aggregates hold taken out |
 //! | [`page`] | the records of a response, decoded, immutable |
 //! | [`sequence_numbers`] | the one part of a page that outlives it |
 //! | [`envelope`] | headers in front of a payload |
+//! | [`kpl`], [`aggregator`] | many records in the blob of one: reading, writing |
+//! | [`protobuf`] | the fields of the message that such a blob is |
+//! | [`hash_key`] | which shard the service puts a key in |
 //! | [`partition`] | which worker a key belongs to |
 //! | [`watermark`], [`segment`] | what is settled, and the checkpoint that follows from it |
 //! | [`batch`] | when a batch closes |
@@ -21,12 +25,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregator;
 pub mod batch;
+pub mod builder;
 pub mod envelope;
 pub mod error;
 pub mod get_records;
+pub mod hash_key;
+pub mod kpl;
 pub mod page;
 pub mod partition;
+pub mod protobuf;
 mod py;
 pub mod requests;
 pub mod segment;

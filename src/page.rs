@@ -1,9 +1,13 @@
 //! The records of one `GetRecords` response, decoded and immutable.
 //!
 //! A page is a handful of allocations however many records it holds: one arena for the blobs, one
-//! for the partition keys, one for the sequence numbers, and a row of bounds per record. Nothing of
-//! the response body is kept. It is apart from the JSON decoder because everything after the
-//! decoder, and every test, sees only this.
+//! for the keys, one for the sequence numbers, and a row of bounds per record. Nothing of the
+//! response body is kept. It is apart from the JSON decoder because everything after the decoder,
+//! and every test, sees only this.
+//!
+//! The records of an aggregate are records of the page like any other. Their data stays where it is,
+//! within the blob of the whole, and each key of its tables is kept once, so that a page takes
+//! memory in proportion to its bytes, whatever they say.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,16 +17,54 @@ use crate::error::{Error, Result};
 use crate::partition;
 use crate::sequence_numbers::SequenceNumbers;
 
+/// A piece of an arena. 32 bits, because an aggregate makes a row of six bytes: its size is what
+/// memory is spent on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// Of an arena that the builder keeps below 4 GiB: beyond it nothing is found, nor asked for.
+    pub fn new(start: usize, end: usize) -> Self {
+        let offset = |at| u32::try_from(at).unwrap_or(u32::MAX);
+        Self {
+            start: offset(start),
+            end: offset(end),
+        }
+    }
+
+    pub fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
 /// What is known of one record besides its bytes.
 #[derive(Debug)]
-struct Row {
-    data_end: usize,
-    key_end: usize,
+pub(crate) struct Row {
+    pub data: Span,
+    pub key: Span,
     /// Where the payload starts within the blob; 0 when there is no envelope.
-    payload_start: usize,
+    pub payload_start: u32,
+    pub has_key: bool,
     /// Seconds since the epoch, NaN when unknown.
-    arrival: f64,
-    has_key: bool,
+    pub arrival: f64,
+}
+
+/// The records, but for their sequence numbers, which outlive the page.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    /// All blobs.
+    pub data: Vec<u8>,
+    /// All keys.
+    pub keys: String,
+    pub rows: Vec<Row>,
+    /// The rows of each aggregate, in order. Empty for most pages.
+    pub aggregates: Vec<Range<usize>>,
+    /// The explicit hash keys, by row, of those that have one.
+    pub hash_keys: Vec<(usize, Span)>,
+    pub empty_aggregates: usize,
 }
 
 /// The parts of a response that are not records.
@@ -39,84 +81,30 @@ pub struct Tail {
 /// One page of records.
 #[derive(Debug)]
 pub struct Page {
-    data: Vec<u8>,
-    keys: String,
+    records: Records,
     numbers: Arc<SequenceNumbers>,
-    rows: Vec<Row>,
     tail: Tail,
 }
 
-/// Fills a page record by record.
-#[derive(Debug)]
-pub struct Builder {
-    data: Vec<u8>,
-    keys: String,
-    numbers: SequenceNumbers,
-    rows: Vec<Row>,
-}
-
-impl Builder {
-    /// Makes room: the sizes are known before the first blob is decoded, so no arena ever grows.
-    #[must_use]
-    pub fn with_capacity(records: usize, data: usize, keys: usize, numbers: usize) -> Self {
+impl Page {
+    pub(crate) fn new(records: Records, numbers: SequenceNumbers, tail: Tail) -> Self {
         Self {
-            data: Vec::with_capacity(data),
-            keys: String::with_capacity(keys),
-            numbers: SequenceNumbers::with_capacity(records, numbers),
-            rows: Vec::with_capacity(records),
-        }
-    }
-
-    /// Appends a record whose blob `decode` appends to the arena it is given.
-    ///
-    /// # Errors
-    ///
-    /// The one of `decode`.
-    pub fn push(
-        &mut self,
-        number: &str,
-        key: Option<&str>,
-        arrival: Option<f64>,
-        decode: impl FnOnce(&mut Vec<u8>) -> Result<()>,
-    ) -> Result<()> {
-        let start = self.data.len();
-        decode(&mut self.data)?;
-        self.keys.push_str(key.unwrap_or_default());
-        self.numbers.push(number);
-        self.rows.push(Row {
-            data_end: self.data.len(),
-            key_end: self.keys.len(),
-            payload_start: envelope::payload_start(&self.data[start..]).unwrap_or(0),
-            arrival: arrival.unwrap_or(f64::NAN),
-            has_key: key.is_some(),
-        });
-        Ok(())
-    }
-
-    /// The finished page.
-    #[must_use]
-    pub fn finish(self, tail: Tail) -> Page {
-        Page {
-            data: self.data,
-            keys: self.keys,
-            numbers: Arc::new(self.numbers),
-            rows: self.rows,
+            records,
+            numbers: Arc::new(numbers),
             tail,
         }
     }
-}
 
-impl Page {
     /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.records.rows.len()
     }
 
     /// Whether the page holds no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.records.rows.is_empty()
     }
 
     /// Everything that is not a record.
@@ -125,10 +113,16 @@ impl Page {
         &self.tail
     }
 
-    /// Bytes of all blobs.
+    /// How many records of the log were aggregates without a record, and are none of the page.
+    #[must_use]
+    pub fn empty_aggregates(&self) -> usize {
+        self.records.empty_aggregates
+    }
+
+    /// Bytes of all blobs as they came; an aggregate counts as a whole.
     #[must_use]
     pub fn data_bytes(&self) -> usize {
-        self.data.len()
+        self.records.data.len()
     }
 
     /// The sequence numbers, to be shared with a watermark.
@@ -163,38 +157,58 @@ impl Page {
         }
     }
 
-    /// The blob as it stands in the log.
+    /// The blob as it stands in the log, or in its aggregate.
     #[must_use]
     pub fn data(&self, index: usize) -> &[u8] {
-        let start = self.previous(index).map_or(0, |row| row.data_end);
-        &self.data[start..self.rows[index].data_end]
+        &self.records.data[self.records.rows[index].data.range()]
     }
 
     /// What follows the envelope, or the whole blob.
     #[must_use]
     pub fn payload(&self, index: usize) -> &[u8] {
-        &self.data(index)[self.rows[index].payload_start..]
+        &self.data(index)[self.records.rows[index].payload_start as usize..]
     }
 
     /// The header block of the envelope; `None` without one, empty when it is empty.
     #[must_use]
     pub fn header_block(&self, index: usize) -> Option<&[u8]> {
-        let end = self.rows[index].payload_start;
+        let end = self.records.rows[index].payload_start as usize;
         (end != 0).then(|| &self.data(index)[envelope::PREFIX_BYTES..end])
     }
 
     /// The partition key; `None` when the record came without one.
     #[must_use]
     pub fn partition_key(&self, index: usize) -> Option<&str> {
-        let row = &self.rows[index];
-        let start = self.previous(index).map_or(0, |row| row.key_end);
-        row.has_key.then(|| &self.keys[start..row.key_end])
+        let row = &self.records.rows[index];
+        row.has_key.then(|| &self.records.keys[row.key.range()])
+    }
+
+    /// The explicit hash key, which only a record of an aggregate can tell.
+    #[must_use]
+    pub fn explicit_hash_key(&self, index: usize) -> Option<&str> {
+        let found = self
+            .records
+            .hash_keys
+            .binary_search_by_key(&index, |(row, _)| *row);
+        let (_, span) = self.records.hash_keys[found.ok()?];
+        Some(&self.records.keys[span.range()])
+    }
+
+    /// Which record of its aggregate it is, from 0; `None` when it came alone.
+    #[must_use]
+    pub fn sub_sequence_number(&self, index: usize) -> Option<usize> {
+        let after = self
+            .records
+            .aggregates
+            .partition_point(|rows| rows.start <= index);
+        let rows = &self.records.aggregates[after.checked_sub(1)?];
+        rows.contains(&index).then(|| index - rows.start)
     }
 
     /// Seconds since the epoch, where known.
     #[must_use]
     pub fn arrival(&self, index: usize) -> Option<f64> {
-        let at = self.rows[index].arrival;
+        let at = self.records.rows[index].arrival;
         (!at.is_nan()).then_some(at)
     }
 
@@ -220,9 +234,5 @@ impl Page {
             out[partition].push(index);
         }
         out
-    }
-
-    fn previous(&self, index: usize) -> Option<&Row> {
-        index.checked_sub(1).map(|before| &self.rows[before])
     }
 }

@@ -8,13 +8,16 @@
 /// The sequence numbers of consecutive deliveries, in arrival order.
 ///
 /// Neighbours with the same number form a *run* and share its text: the deliveries out of one
-/// aggregated record, of which the log knows only the number of the whole.
+/// aggregated record, of which the log knows only the number of the whole. A run may be empty: an
+/// aggregate without records, which is settled as soon as what came before it is.
 #[derive(Debug, Default)]
 pub struct SequenceNumbers {
     text: String,
     /// Where the number of each run ends in `text`.
     ends: Vec<usize>,
-    /// The run of each delivery; empty while every delivery is a run of its own, the usual case.
+    /// Whether not every delivery is a run of its own; the usual case is that it is.
+    shared: bool,
+    /// The run of each delivery, once that has to be written down.
     runs: Vec<usize>,
 }
 
@@ -25,41 +28,64 @@ impl SequenceNumbers {
         Self {
             text: String::with_capacity(text_bytes),
             ends: Vec::with_capacity(records),
+            shared: false,
             runs: Vec::new(),
         }
     }
 
     /// Appends the number of the next delivery.
     pub fn push(&mut self, number: &str) {
-        let known = self.ends.len();
-        if known > 0 && self.run_text(known - 1) == number {
-            if self.runs.is_empty() {
-                self.runs.extend(0..known);
-            }
-            self.runs.push(known - 1);
-            return;
+        if self.last() == Some(number) {
+            self.share();
+        } else {
+            self.push_run(number);
         }
+        if self.shared {
+            self.runs.push(self.ends.len() - 1);
+        }
+    }
+
+    /// Appends a number without a delivery.
+    pub fn push_empty(&mut self, number: &str) {
+        if self.last() != Some(number) {
+            self.share();
+            self.push_run(number);
+        }
+    }
+
+    fn push_run(&mut self, number: &str) {
         self.text.push_str(number);
         self.ends.push(self.text.len());
-        if !self.runs.is_empty() {
-            self.runs.push(known);
+    }
+
+    /// From here on, the run of each delivery is written down.
+    fn share(&mut self) {
+        if !self.shared {
+            self.shared = true;
+            self.runs.extend(0..self.ends.len());
         }
     }
 
     /// Number of deliveries.
     #[must_use]
     pub fn len(&self) -> usize {
-        if self.runs.is_empty() {
-            self.ends.len()
-        } else {
+        if self.shared {
             self.runs.len()
+        } else {
+            self.ends.len()
         }
     }
 
     /// Whether there is no delivery at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.len() == 0
+    }
+
+    /// The number of the last run, empty or not.
+    #[must_use]
+    pub fn last(&self) -> Option<&str> {
+        Some(self.run_text(self.ends.len().checked_sub(1)?))
     }
 
     /// The sequence number of a delivery.
@@ -77,10 +103,10 @@ impl SequenceNumbers {
     /// The first delivery that shares the number of this one.
     #[must_use]
     pub fn run_start(&self, index: usize) -> usize {
-        if self.runs.is_empty() {
+        if !self.shared {
             return index;
         }
-        let run = self.run(index);
+        let run = self.runs[index];
         self.runs.partition_point(|&other| other < run)
     }
 
@@ -92,10 +118,10 @@ impl SequenceNumbers {
     }
 
     fn run(&self, index: usize) -> usize {
-        if self.runs.is_empty() {
-            index
-        } else {
+        if self.shared {
             self.runs[index]
+        } else {
+            index
         }
     }
 
@@ -140,6 +166,27 @@ mod tests {
         assert_eq!(before, expected);
         let starts: Vec<_> = (0..6).map(|i| numbers.run_start(i)).collect();
         assert_eq!(starts, [0, 1, 1, 1, 4, 5]);
+    }
+
+    #[test]
+    fn a_number_without_a_delivery_comes_before_the_next_one() {
+        let mut numbers = SequenceNumbers::default();
+        numbers.push_empty("1");
+        assert_eq!((numbers.len(), numbers.last()), (0, Some("1")));
+        assert!(numbers.is_empty());
+        for number in ["2", "3", "3"] {
+            numbers.push(number);
+        }
+        numbers.push_empty("4");
+        numbers.push_empty("4");
+        numbers.push("5");
+        assert_eq!(numbers.len(), 4);
+        let all: Vec<_> = (0..4).map(|i| numbers.get(i)).collect();
+        assert_eq!(all, ["2", "3", "3", "5"]);
+        let before: Vec<_> = (0..4).map(|i| numbers.before(i)).collect();
+        assert_eq!(before, [Some("1"), Some("2"), Some("2"), Some("4")]);
+        let starts: Vec<_> = (0..4).map(|i| numbers.run_start(i)).collect();
+        assert_eq!(starts, [0, 1, 1, 3]);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!
 //! Order is arrival order, by *place*: a number that this object gives each delivery and never
 //! gives twice. Sequence numbers are carried, never compared. Deliveries out of one aggregated
-//! record share a number; the position does not reach it before the last of them is settled.
+//! record share a number; the position does not reach it before the last of them is settled. A
+//! record that yielded no delivery takes no place: the position passes it with what came before.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -53,14 +54,19 @@ impl Watermark {
     }
 
     /// Gives a page its places; returns the first of them.
+    ///
+    /// The one way to move the position without settling anything: past records that yielded no
+    /// delivery, when nothing before them is open.
     pub fn deliver(&mut self, numbers: Arc<SequenceNumbers>) -> u64 {
         let base = self.next_place;
-        if let Some(last) = numbers.len().checked_sub(1) {
-            let before = self.last.replace(numbers.get(last).into());
-            self.next_place += numbers.len() as u64;
-            self.open += numbers.len();
-            // With nothing open, `oldest` is already the place that this page starts at.
-            self.segments.insert(base, Segment::new(numbers, before));
+        if let Some(last) = numbers.last() {
+            let before = self.last.replace(last.into());
+            if !numbers.is_empty() {
+                self.next_place += numbers.len() as u64;
+                self.open += numbers.len();
+                // With nothing open, `oldest` is already the place that this page starts at.
+                self.segments.insert(base, Segment::new(numbers, before));
+            }
         }
         base
     }

@@ -7,6 +7,7 @@ looks at all of them each time.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,42 @@ def record(data: bytes = b"", number: str = "1", **fields: Any) -> dict[str, Any
 def response(records: Iterable[Mapping[str, Any]], **fields: Any) -> bytes:
     """The body of a `GetRecords` response."""
     return json.dumps({"Records": list(records), **fields}).encode()
+
+
+SubRecord = tuple[str, str | None, bytes]
+"""A record of an aggregate: partition key, explicit hash key, data."""
+
+
+def aggregate(records: Sequence[SubRecord] = ()) -> bytes:
+    """An aggregate of the Kinesis Producer Library."""
+    keys = list(dict.fromkeys(key for key, _, _ in records))
+    hash_keys = list(dict.fromkeys(each for _, each, _ in records if each is not None))
+    message = b"".join(_bytes_field(1, key.encode()) for key in keys)
+    message += b"".join(_bytes_field(2, each.encode()) for each in hash_keys)
+    for key, hash_key, data in records:
+        body = b"\x08" + _varint(keys.index(key))
+        if hash_key is not None:
+            body += b"\x10" + _varint(hash_keys.index(hash_key))
+        message += _bytes_field(3, body + _bytes_field(3, data))
+    return sealed(message)
+
+
+def sealed(message: bytes) -> bytes:
+    """What marks a message, complete or not, as an aggregate."""
+    digest = hashlib.md5(message, usedforsecurity=False).digest()
+    return b"\xf3\x89\x9a\xc2" + message + digest
+
+
+def _bytes_field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
 
 
 class Watermark:

@@ -304,7 +304,7 @@ async def test_nack_returns_when_the_copy_is_in_its_stream(
 async def test_a_nack_that_is_cut_off_says_nothing_and_what_comes_next_counts(
     app: RustStream, monkeypatch: pytest.MonkeyPatch
 ):
-    async def hang(*_: Any) -> None:
+    async def hang(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
     @app.subscriber("orders", max_attempts=2)

@@ -17,16 +17,19 @@ from typing import Generic, TypeVar, final
 from typing_extensions import Buffer
 
 __all__ = [
+    "Aggregator",
     "Batcher",
     "Page",
     "Signer",
     "Watermark",
+    "decode_aggregate",
     "decode_envelope",
     "decode_put_records",
     "encode_envelope",
     "encode_get_records",
     "encode_put_record",
     "encode_put_records",
+    "hash_key",
     "rewrite_envelope",
 ]
 
@@ -39,6 +42,16 @@ class Page:
     Built once by `parse` and immutable. The blobs of all records share one allocation that lives
     as long as the page, so keep a payload (a copy) rather than the page where one record is to
     outlive its neighbours. A page may be weakly referenced.
+
+    What an aggregate of the Kinesis Producer Library holds becomes records of the page, next to each
+    other and with the sequence number of the whole, so that a page may be longer than what was asked
+    for. A blob is an aggregate when it starts with `F3 89 9A C2`, ends with the MD5 of what stands
+    between, and that is a complete message: each record in it has data, and a key that is in the
+    table. Any other blob is one record with the blob as its payload. What a record of an aggregate
+    holds is looked at for an envelope, not for another aggregate.
+
+    Memory is proportional to the body, whatever an aggregate claims: a key that many of its records
+    share is kept once, and a record of it takes at least six bytes there and about 50 here.
     """
 
     @staticmethod
@@ -63,7 +76,22 @@ class Page:
         """
 
     def __len__(self) -> int:
-        """Number of records; 0 is common, also with a lag (`millis_behind_latest`)."""
+        """Number of records, those within aggregates one by one.
+
+        0 is common, also with a lag (`millis_behind_latest`).
+        """
+
+    @property
+    def last_sequence_number(self) -> str | None:
+        """The last sequence number of the response, so that reading goes on after it.
+
+        Of an aggregate without records, too, which yields no record of the page. `None` when the
+        response has no records at all.
+        """
+
+    @property
+    def empty_aggregates(self) -> int:
+        """How many aggregates without a record the response has: there is nothing to deliver."""
 
     @property
     def next_shard_iterator(self) -> str | None:
@@ -83,7 +111,7 @@ class Page:
 
     @property
     def data_bytes(self) -> int:
-        """Sum of the sizes of all blobs, envelopes included."""
+        """Sum of the sizes of all blobs as they came: with envelopes, aggregates as a whole."""
 
     def payloads(self, start: int, stop: int) -> list[bytes]:
         """The payloads of a run of records, `start` included and `stop` not.
@@ -110,7 +138,7 @@ class Page:
         """
 
     def data(self, index: int) -> bytes:
-        """The blob of one record as it stands in the log, envelope included.
+        """The blob of one record as it stands in the log, or in its aggregate; with its envelope.
 
         Raises:
             IndexError: There is no such record.
@@ -151,7 +179,25 @@ class Page:
     def partition_key(self, index: int) -> str | None:
         """The record's partition key; `None` when it came without one.
 
-        A lone surrogate, which JSON can express and UTF-8 cannot, is replaced by U+FFFD.
+        A record of an aggregate has its own, not that of the whole. A lone surrogate, which JSON can
+        express and UTF-8 cannot, is replaced by U+FFFD.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def explicit_hash_key(self, index: int) -> str | None:
+        """The explicit hash key of a record of an aggregate, a decimal number below 2^128.
+
+        `None` for a record that has none, or one that the service would not take; and for one that
+        came alone, as the service tells of none.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
+    def sub_sequence_number(self, index: int) -> int | None:
+        """Which record of its aggregate it is, from 0; `None` for one that came alone.
 
         Raises:
             IndexError: There is no such record.
@@ -359,6 +405,9 @@ class Watermark:
         Returns:
             The place of record 0; record `i` has that plus `i`. For an empty page, the place that
             the next record will get.
+
+        An aggregate without records takes no place. `position` passes it as soon as everything
+        before it is settled, which may be now: here alone it moves without a settlement.
         """
 
     def deliver_numbers(self, sequence_numbers: Sequence[str]) -> int:
@@ -479,3 +528,83 @@ class Batcher(Generic[_Run]):
 
     def flush(self) -> list[tuple[_Run, int, int]]:
         """Close the forming batch, whatever it holds; an empty list when there is none."""
+
+@final
+class Aggregator:
+    """Collects records for one aggregate of the Kinesis Producer Library, up to a size.
+
+    Every reader of the stream must know aggregates. The whole goes to the shard of its own key, so
+    put records together that belong to one shard (`hash_key` tells): where a reader takes care of
+    that, as the Kinesis Client Library does, others are dropped; and with records of their keys that
+    come alone they would lose their order.
+    """
+
+    def __new__(cls, limit: int) -> Aggregator:
+        """An aggregate with nothing in it.
+
+        Args:
+            limit: Bytes that the service takes for a record, data and partition key together.
+
+        Raises:
+            ValueError: `limit` is negative.
+        """
+
+    def add(self, partition_key: str, data: Buffer, explicit_hash_key: str | None = None) -> bool:
+        """Add a record, if the aggregate stays within its limit.
+
+        The size of the key is not looked at here: the service takes 1 to 256 characters.
+
+        Args:
+            partition_key: The record's own key.
+            data: Its blob, with its envelope where it has one.
+            explicit_hash_key: Its own, a decimal number.
+
+        Returns:
+            Whether it was added. If not: `take` and add again; what does not fit into an empty one
+            either is a record that goes alone.
+
+        Raises:
+            ValueError: A lone surrogate in the key, or a hash key that the service would not take.
+        """
+
+    def size_with(
+        self, partition_key: str, data_bytes: int, explicit_hash_key: str | None = None
+    ) -> int:
+        """What `size` would be with such a record; nothing is added.
+
+        Raises:
+            ValueError: As `add`; or a number of bytes that is negative or beyond 4 GiB.
+        """
+
+    def __len__(self) -> int:
+        """Number of records."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that the service counts: the blob that `take` would return, and `partition_key`."""
+
+    @property
+    def limit(self) -> int:
+        """As given."""
+
+    @property
+    def partition_key(self) -> str | None:
+        """The key of the first record, to put the whole with; `None` while there is none."""
+
+    def take(self) -> bytes:
+        """The aggregate of what was added, in order; from here on there is nothing in it."""
+
+def decode_aggregate(blob: Buffer) -> list[tuple[str, str | None, bytes]] | None:
+    """The records of an aggregate: partition key, explicit hash key, data. No blob is an error.
+
+    `None` for a blob that is no complete aggregate (see `Page`). Envelopes are not looked at.
+    """
+
+def hash_key(partition_key: str) -> int:
+    """What the service puts a record into a shard by, where it has no explicit hash key.
+
+    The MD5 of the key's UTF-8, as an unsigned number of 128 bits, the highest byte first.
+
+    Raises:
+        ValueError: The key holds a lone surrogate.
+    """

@@ -87,7 +87,10 @@ class Copies:
         """
         try:
             record = outgoing(
-                self._stream, copy.blob(early=early), copy.partition_key or spread_key()
+                self._stream,
+                copy.blob(early=early),
+                copy.partition_key or spread_key(),
+                copy.explicit_hash_key,
             )
             result = await send(self._connection, record, wanted=lambda: not copy.is_void())
         except InvalidRecord as error:

@@ -114,8 +114,25 @@ class KinesisMessage(Generic[T]):
         return self._page.sequence_number(self.index)
 
     @property
+    def explicit_hash_key(self) -> str | None:
+        """What chose its shard in place of the partition key's hash, as a decimal number.
+
+        Only a record out of an aggregate can tell: the service does not give it back. `None` where
+        it has none.
+        """
+        return self._page.explicit_hash_key(self.index)
+
+    @property
+    def sub_sequence_number(self) -> int | None:
+        """Which record of its aggregate it is, from 0; `None` for one that came alone.
+
+        The records of an aggregate share its sequence number: the two together name one delivery.
+        """
+        return self._page.sub_sequence_number(self.index)
+
+    @property
     def data(self) -> bytes:
-        """The blob as it stands in the stream, envelope included."""
+        """The blob as it stands in the stream, or in its aggregate; envelope included."""
         return self._page.data(self.index)
 
     @property
@@ -131,7 +148,7 @@ class KinesisMessage(Generic[T]):
 
     @property
     def position(self) -> KinesisPosition:
-        """This record's place: a rewind to it delivers it again first."""
+        """This record's place: a rewind to it delivers it, or its whole aggregate, again first."""
         return KinesisPosition.sequence(self.shard_id, self.sequence_number)
 
     async def ack(self) -> None:

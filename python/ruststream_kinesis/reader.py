@@ -166,7 +166,7 @@ class Reader:
     async def _pace(self, page: Page, started: float) -> None:
         lag = page.millis_behind_latest
         # Where the service does not say, records mean that there may be more of them.
-        behind = len(page) > 0 if lag is None else lag > 0
+        behind = page.last_sequence_number is not None if lag is None else lag > 0
         interval = self._stream.read_interval if behind else self._stream.poll_interval
         rest = started + interval - self._clock.monotonic()
         if rest > 0:

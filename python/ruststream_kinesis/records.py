@@ -59,6 +59,8 @@ class OutgoingRecord:
     partition_key: str
     key_bytes: int
     """Size of the partition key in bytes of UTF-8; it counts against the record's limit."""
+    explicit_hash_key: str | None = None
+    """What chooses the shard in place of the partition key's hash."""
 
 
 class RecordMaker:
@@ -106,15 +108,16 @@ class RecordMaker:
         return outgoing(stream, encode_envelope(own, self._codec.encode(value)), partition_key)
 
 
-def outgoing(stream: StreamRef, data: bytes, partition_key: str) -> OutgoingRecord:
+def outgoing(
+    stream: StreamRef, data: bytes, partition_key: str, explicit_hash_key: str | None = None
+) -> OutgoingRecord:
     """A record from its blob.
 
     Raises:
         InvalidRecord: The partition key is refused.
     """
-    return OutgoingRecord(
-        stream, data, partition_key, check_partition_key(partition_key, stream.name)
-    )
+    key_bytes = check_partition_key(partition_key, stream.name)
+    return OutgoingRecord(stream, data, partition_key, key_bytes, explicit_hash_key)
 
 
 async def send(
@@ -149,7 +152,10 @@ async def send(
             if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
                 await _check_size(connection, record)
             return await connection.transport.put_record(
-                record.stream, record.data, record.partition_key
+                record.stream,
+                record.data,
+                record.partition_key,
+                explicit_hash_key=record.explicit_hash_key,
             )
         except RequestError as error:
             delay = backoff.next()

@@ -2,7 +2,8 @@
 
 Only decisions and the making of records live here; `copies.py` keeps and publishes them. Invariant:
 a copy carries the received header block byte for byte, with our own headers set, and exactly the
-payload that was received, so that it can be handled, or put back, as if it were the original.
+payload that was received, so that it can be handled, or put back, as if it were the original. A copy
+of a record out of an aggregate is a record of its own, never an aggregate.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class Copy:
         "attempts",
         "block",
         "due",
+        "explicit_hash_key",
         "generation",
         "partition_key",
         "payload",
@@ -132,6 +134,9 @@ class Copy:
         self.block = page.header_block(index)
         self.payload = page.payload(index)
         self.partition_key = page.partition_key(index)
+        self.explicit_hash_key = page.explicit_hash_key(index)
+        """Goes with a copy, which is put where the original was meant to be; not with a dead
+        letter, as another stream has shards of its own."""
         self.sequence_number = page.sequence_number(index)
         self.attempts = attempts
         self.due = due

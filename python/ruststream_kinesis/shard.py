@@ -97,10 +97,16 @@ class HeldShard:
         Returns:
             The place of its first record.
         """
-        base = self.watermark.deliver(page)
-        if len(page):
-            last = page.sequence_number(len(page) - 1)
+        watermark = self.watermark
+        before = watermark.position if page.empty_aggregates else None
+        base = watermark.deliver(page)
+        last = page.last_sequence_number
+        if last is not None:
+            # An aggregate takes all its places in one page: nothing of it is behind this number.
             self.read_from, self.read_after = KinesisPosition.sequence(self.shard_id, last), True
+        if page.empty_aggregates and watermark.position != before and not self.writing:
+            # Nobody will settle them, so that nobody else says that the checkpoint may pass them.
+            self._moved(self)
         return base
 
     def end(self) -> None:

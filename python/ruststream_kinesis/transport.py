@@ -124,7 +124,11 @@ class Transport(Protocol):
         *,
         explicit_hash_key: str | None = None,
     ) -> PutResult:
-        """Puts one record; the answer means that it is durably in the stream."""
+        """Puts one record; the answer means that it is durably in the stream.
+
+        The shard is chosen by the explicit hash key where there is one, else by the hash of the
+        partition key.
+        """
         ...
 
     async def put_records(

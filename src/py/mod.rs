@@ -4,6 +4,7 @@
 //! Python code runs while a lock is held: values are built before it is taken or after it is
 //! released.
 
+mod aggregate;
 mod batch;
 mod envelope;
 mod page;
@@ -49,6 +50,9 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(requests::encode_put_record, module)?)?;
     module.add_function(wrap_pyfunction!(requests::encode_put_records, module)?)?;
     module.add_function(wrap_pyfunction!(requests::decode_put_records, module)?)?;
+    module.add_class::<aggregate::Aggregator>()?;
+    module.add_function(wrap_pyfunction!(aggregate::decode_aggregate, module)?)?;
+    module.add_function(wrap_pyfunction!(aggregate::hash_key, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::encode_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::rewrite_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::decode_envelope, module)?)

@@ -46,6 +46,16 @@ impl Page {
     }
 
     #[getter]
+    fn last_sequence_number(&self) -> Option<&str> {
+        self.0.sequence_numbers().last()
+    }
+
+    #[getter]
+    fn empty_aggregates(&self) -> usize {
+        self.0.empty_aggregates()
+    }
+
+    #[getter]
     fn data_bytes(&self) -> usize {
         self.0.data_bytes()
     }
@@ -115,6 +125,14 @@ impl Page {
 
     fn partition_key(&self, index: Int) -> PyResult<Option<&str>> {
         Ok(self.0.partition_key(self.0.index(index.index())?))
+    }
+
+    fn explicit_hash_key(&self, index: Int) -> PyResult<Option<&str>> {
+        Ok(self.0.explicit_hash_key(self.0.index(index.index())?))
+    }
+
+    fn sub_sequence_number(&self, index: Int) -> PyResult<Option<usize>> {
+        Ok(self.0.sub_sequence_number(self.0.index(index.index())?))
     }
 
     fn sequence_number(&self, index: Int) -> PyResult<&str> {

@@ -58,6 +58,8 @@ class Script:
         self.copies = Copies(self.policy, ORDERS, self.connection)
         self.shard = Shard(self.events)
         self.put: list[tuple[str, bytes, str]] = []
+        self.hash_keys: list[str | None] = []
+        """The explicit hash keys of what was put."""
 
     def copy(self, blob: bytes = b"1", attempts: int = 1, due: float = 0.0) -> Copy:
         """A copy of the only record of a page."""
@@ -85,6 +87,7 @@ class Script:
             await self.answer(stream.name)
         self.events.append(("put", stream.name))
         self.put.append((stream.name, data, partition_key))
+        self.hash_keys.append(explicit_hash_key)
         return PutResult("shardId-0", str(len(self.put)))
 
     async def put_records(self, *_: Any) -> list[PutResult | RequestError]:

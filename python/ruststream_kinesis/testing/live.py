@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ruststream_kinesis._core import decode_aggregate
 from ruststream_kinesis.aws import AwsSettings, AwsTransport
 from ruststream_kinesis.errors import (
     ConfigurationError,
@@ -32,6 +33,7 @@ from ruststream_kinesis.transport import PutEntry, PutResult, Transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ruststream_kinesis._core import Page
     from ruststream_kinesis.channel import Channel, DeliveryShard, Run
     from ruststream_kinesis.connection import Connection
     from ruststream_kinesis.copies import Copies
@@ -183,15 +185,14 @@ class Live:
         for watched in self._watched[stream]:
             key = (watched.identity, result.shard_id, result.sequence_number)
             read = self._deliveries.get(key)
-            if read is None:
+            if read is None or not _is_last(read[-1].record.page, read[-1].record.index):
                 self._expected[key] = expected = Expected(
                     watched, result.shard_id, result.sequence_number, causes
                 )
                 self._tracker.opened(expected)
-            else:
-                # Its subscription was quicker than the answer.
-                for delivery in read:
-                    self._tracker.adopted(delivery.causes[0], causes)
+            # Its subscription was quicker than the answer.
+            for delivery in read or ():
+                self._tracker.adopted(delivery.causes[0], causes)
 
     def source(
         self,
@@ -219,7 +220,7 @@ class Live:
         shard = run.shard
         record = LogRecord.of(shard.stream, shard.shard_id, run.page, index)
         key = (watched.identity, shard.shard_id, record.sequence_number)
-        expected, earlier = self._expected.pop(key, None), self._deliveries[key]
+        expected, earlier = self._expected.get(key), self._deliveries[key]
         if expected is not None:
             causes = expected.causes
         else:
@@ -233,7 +234,8 @@ class Live:
         self._shards[shard][delivery.place] = delivery
         # First the new one, so that its causes stay open all along.
         self._tracker.opened(delivery)
-        if expected is not None:
+        if expected is not None and _is_last(run.page, index):
+            del self._expected[key]
             self._tracker.closed(expected)
         return delivery
 
@@ -299,7 +301,9 @@ class _Watching:
         result = await self._inner.put_record(
             stream, data, partition_key, explicit_hash_key=explicit_hash_key
         )
-        self._live.put(stream.name, result)
+        if decode_aggregate(data) != []:
+            # An aggregate without a record is delivered to nobody.
+            self._live.put(stream.name, result)
         return result
 
     async def put_records(
@@ -311,8 +315,8 @@ class _Watching:
         await self._live.tail(stream)
         self._live.check(stream.name)
         results = await self._inner.put_records(stream, entries)
-        for result in results:
-            if isinstance(result, PutResult):
+        for entry, result in zip(entries, results, strict=True):
+            if isinstance(result, PutResult) and decode_aggregate(entry[0]) != []:
                 self._live.put(stream.name, result)
         return results
 
@@ -358,6 +362,12 @@ class _Heard:
         """Rewound or lost: nothing becomes of any of them."""
         while self._places:
             self._places.popitem()[1].void()
+
+
+def _is_last(page: Page, index: int) -> bool:
+    """Whether nothing more comes of its record: an aggregate enters the channel in parts."""
+    after = index + 1
+    return after == len(page) or page.sequence_number(after) != page.sequence_number(index)
 
 
 def _resolved(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:

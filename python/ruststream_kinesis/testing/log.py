@@ -95,18 +95,24 @@ class Log:
         if reading in self._readings[stream]:
             self._readings[stream].remove(reading)
 
-    def append(self, stream: str, data: bytes, partition_key: str) -> LogRecord:
-        """Appends a record and hands it to the subscriptions of its stream."""
+    def append(self, stream: str, data: bytes, partition_key: str) -> str:
+        """Appends a record and hands it, or what it holds, to the subscriptions of its stream.
+
+        Returns:
+            Its sequence number.
+        """
         number = str(self._next)
         self._next += 1
         entry = _Entry(number, self._clock.time(), data, partition_key)
         page = Page.parse(_ENCODER.encode(_Body([entry])))
-        record = LogRecord(stream, SHARD_ID, partition_key, number, page)
-        self._streams[stream].append(record)
+        # One, but for an aggregate, which is as many as it holds.
+        records = [LogRecord.of(stream, SHARD_ID, page, index) for index in range(len(page))]
+        self._streams[stream] += records
         causes = CAUSES.get()
         for reading in self._readings[stream]:
-            reading.offer(record, causes)
-        return record
+            for record in records:
+                reading.offer(record, causes)
+        return number
 
     def describe(self, stream: str) -> StreamInfo:
         """Every stream exists, and was made when the test began."""
@@ -141,9 +147,10 @@ class LogTransport:
         data: bytes,
         partition_key: str,
         *,
-        explicit_hash_key: str | None = None,  # noqa: ARG002 - there is one shard for all
+        explicit_hash_key: str | None = None,
     ) -> PutResult:
         """Appends a record, from any loop."""
+        del explicit_hash_key  # there is one shard
         if self._closed:
             raise NotConnected("the in-process log is closed: the test is over")
         if self._faults.pending:
@@ -152,7 +159,7 @@ class LogTransport:
             # A handler thread with a loop of its own. The context, and so the cause, goes along.
             there = self._put(stream, data, partition_key)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
-        number = self._log.append(stream.name, data, partition_key).sequence_number
+        number = self._log.append(stream.name, data, partition_key)
         self._puts += 1
         if self._puts % _PUTS_A_TURN == 0:
             # A handler that publishes what it handles never suspends here: timers must run.
@@ -172,8 +179,7 @@ class LogTransport:
         return results
 
     async def _put(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:
-        number = self._log.append(stream.name, data, partition_key).sequence_number
-        return PutResult(SHARD_ID, number)
+        return PutResult(SHARD_ID, self._log.append(stream.name, data, partition_key))
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """Every stream exists."""

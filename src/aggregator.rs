@@ -1,0 +1,229 @@
+//! Writing an aggregate: records are added one by one, and its size is known at any time.
+//!
+//! The format, and reading it, are in `kpl`. A record is written when it is added, so that the size
+//! after the next one is a sum of a few numbers, and finishing copies each byte once.
+
+use std::collections::HashMap;
+
+use md5::{Digest, Md5};
+
+use crate::kpl::{field, MAGIC, SUM_BYTES};
+use crate::protobuf::{bytes_len, number_len, push_length, push_number};
+
+/// Collects records for one aggregate.
+#[derive(Debug, Default)]
+pub struct Aggregator {
+    partition_keys: Table,
+    hash_keys: Table,
+    /// The records as they will stand in the message.
+    records: Vec<u8>,
+    len: usize,
+    /// The partition key of the first record: the whole goes by it, and is charged for it.
+    first_key: String,
+}
+
+/// Keys, each of them once.
+#[derive(Debug, Default)]
+struct Table {
+    indices: HashMap<Box<str>, u64>,
+    /// The keys as they will stand in the message.
+    bytes: Vec<u8>,
+}
+
+impl Table {
+    /// The index that a key has or would get, and the bytes that this would add to the message.
+    fn look_up(&self, field: u64, key: &str) -> (u64, usize) {
+        match self.indices.get(key) {
+            Some(index) => (*index, 0),
+            None => (self.indices.len() as u64, bytes_len(field, key.len())),
+        }
+    }
+
+    fn put(&mut self, field: u64, key: &str, (index, added): (u64, usize)) {
+        if added > 0 {
+            push_length(&mut self.bytes, field, key.len());
+            self.bytes.extend_from_slice(key.as_bytes());
+            self.indices.insert(key.into(), index);
+        }
+    }
+}
+
+impl Aggregator {
+    /// Nothing collected yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no record yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The partition key of the first record, for the aggregate as a whole.
+    #[must_use]
+    pub fn partition_key(&self) -> Option<&str> {
+        (self.len > 0).then_some(&*self.first_key)
+    }
+
+    /// Bytes that the service counts of the aggregate: its blob and its partition key.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.blob_bytes() + self.first_key.len()
+    }
+
+    /// The same with one record more, of `data_bytes`.
+    #[must_use]
+    pub fn size_with(&self, key: &str, hash_key: Option<&str>, data_bytes: usize) -> usize {
+        let (key_at, key_bytes) = self.partition_keys.look_up(field::PARTITION_KEYS, key);
+        let (hash_at, hash_bytes) = self.look_up_hash_key(hash_key);
+        let record = record_len(key_at, hash_at, data_bytes);
+        let first = if self.is_empty() { key.len() } else { 0 };
+        self.size() + key_bytes + hash_bytes + bytes_len(field::RECORDS, record) + first
+    }
+
+    /// Adds a record.
+    pub fn add(&mut self, key: &str, hash_key: Option<&str>, data: &[u8]) {
+        let key_at = self.partition_keys.look_up(field::PARTITION_KEYS, key);
+        self.partition_keys.put(field::PARTITION_KEYS, key, key_at);
+        let (hash_at, hash_bytes) = self.look_up_hash_key(hash_key);
+        if let (Some(hash_key), Some(at)) = (hash_key, hash_at) {
+            self.hash_keys
+                .put(field::HASH_KEYS, hash_key, (at, hash_bytes));
+        }
+        if self.is_empty() {
+            key.clone_into(&mut self.first_key);
+        }
+        let out = &mut self.records;
+        push_length(
+            out,
+            field::RECORDS,
+            record_len(key_at.0, hash_at, data.len()),
+        );
+        push_number(out, field::PARTITION_KEY, key_at.0);
+        if let Some(at) = hash_at {
+            push_number(out, field::HASH_KEY, at);
+        }
+        push_length(out, field::DATA, data.len());
+        out.extend_from_slice(data);
+        self.len += 1;
+    }
+
+    /// The blob of everything collected; the next aggregate starts with nothing.
+    pub fn take(&mut self) -> Vec<u8> {
+        let whole = std::mem::take(self);
+        let mut out = Vec::with_capacity(whole.blob_bytes());
+        out.extend_from_slice(&MAGIC);
+        for part in [
+            &whole.partition_keys.bytes,
+            &whole.hash_keys.bytes,
+            &whole.records,
+        ] {
+            out.extend_from_slice(part);
+        }
+        let sum = Md5::digest(&out[MAGIC.len()..]);
+        out.extend_from_slice(&sum);
+        out
+    }
+
+    fn blob_bytes(&self) -> usize {
+        let tables = self.partition_keys.bytes.len() + self.hash_keys.bytes.len();
+        MAGIC.len() + tables + self.records.len() + SUM_BYTES
+    }
+
+    fn look_up_hash_key(&self, hash_key: Option<&str>) -> (Option<u64>, usize) {
+        match hash_key {
+            None => (None, 0),
+            Some(key) => {
+                let (at, bytes) = self.hash_keys.look_up(field::HASH_KEYS, key);
+                (Some(at), bytes)
+            }
+        }
+    }
+}
+
+/// Bytes of a record within the message.
+fn record_len(key_at: u64, hash_at: Option<u64>, data_bytes: usize) -> usize {
+    number_len(field::PARTITION_KEY, key_at)
+        + hash_at.map_or(0, |at| number_len(field::HASH_KEY, at))
+        + bytes_len(field::DATA, data_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kpl;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_are_those_of_another_library() {
+        let mut all = Aggregator::new();
+        all.add("k1", None, b"abc");
+        all.add("k1", Some("5"), b"def");
+        assert_eq!(
+            all.take(),
+            b"\xf3\x89\x9a\xc2\n\x02k1\x12\x015\x1a\x07\x08\x00\x1a\x03abc\
+            \x1a\t\x08\x00\x10\x00\x1a\x03def\"V\xd7hE\xbc\x95Ao\xe8\xc5\x12@\xe1\x14\x81"
+        );
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_an_aggregate_too() {
+        let mut none = Aggregator::new();
+        assert_eq!((none.size(), none.partition_key()), (20, None));
+        let blob = none.take();
+        assert_eq!(blob.len(), 20);
+        assert!(kpl::read(&blob).unwrap().records().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back_and_has_the_size_that_was_told(
+            given in prop::collection::vec(
+                (
+                    "[a-c日]{0,3}",
+                    prop::option::of(0..u128::MAX),
+                    prop::collection::vec(any::<u8>(), 0..200),
+                ),
+                0..150,
+            ),
+        ) {
+            let mut all = Aggregator::new();
+            for (key, hash, data) in &given {
+                let hash = hash.map(|hash| hash.to_string());
+                let told = all.size_with(key, hash.as_deref(), data.len());
+                all.add(key, hash.as_deref(), data);
+                prop_assert_eq!(all.size(), told);
+            }
+            let (size, len) = (all.size(), all.len());
+            let first = all.partition_key().map_or(0, str::len);
+            let blob = all.take();
+            prop_assert_eq!((blob.len() + first, given.len()), (size, len));
+
+            let read = kpl::read(&blob).unwrap();
+            let keys: Vec<_> = read.partition_keys(&blob).collect();
+            let hashes: Vec<_> = read.hash_keys(&blob).collect();
+            let back: Vec<_> = read
+                .records()
+                .iter()
+                .map(|record| {
+                    let hash = record.hash_key.and_then(|at| hashes[at]);
+                    (
+                        keys[record.partition_key].clone().into_owned(),
+                        hash.map(|hash| hash.parse().unwrap()),
+                        blob[record.data.clone()].to_vec(),
+                    )
+                })
+                .collect();
+            prop_assert_eq!(back, given);
+        }
+    }
+}
