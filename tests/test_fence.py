@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition, LeaseState, MemoryLeaseStore
+from ruststream_kinesis import KinesisMessage, KinesisPosition, LeaseState, MemoryLeaseStore
 from ruststream_kinesis.heartbeat import LEASE_DURATION
 from ruststream_kinesis.testing import ManualClock
 from tests.support.running import running
@@ -56,6 +56,44 @@ async def test_nothing_is_started_after_the_lease_ran_out_in_a_handler(options: 
         await until(lambda: len(seen) == 10)
     # It lets go of the shard, and takes it again like anybody. All that was handled before is
     # settled where the row is ours still, so that nothing is repeated.
+    assert seen == [(n, 1 if n < 4 else 2) for n in range(10)]
+
+
+@pytest.mark.parametrize("batch", [None, 2], ids=["one", "batch"])
+async def test_what_the_renewing_thread_found_out_counts_before_the_loop_has_gone_round(
+    batch: int | None,
+):
+    world = World()
+    world.stream("orders", 1)
+    world.put("orders", *range(10))
+    store = Stopped(clock=world.clock)
+    app = world.app(store=store)
+    seen: list[tuple[int, int]] = []
+
+    def note(message: KinesisMessage[int]) -> None:
+        seen.append((message.payload, store.acquired))
+        if message.payload == 3:
+            # As the thread does while a handler blocks the loop: the telling is still to come.
+            fence: Any = message.run.shard.fence
+            assert fence.end("another has it")
+
+    if batch is None:
+
+        @app.subscriber("orders", start_at=HORIZON)
+        async def handle(message: KinesisMessage[int]) -> None:
+            note(message)
+
+    else:
+
+        @app.subscriber("orders", start_at=HORIZON, batch=batch)
+        async def handle_all(orders: list[int], messages: list[KinesisMessage[int]]) -> None:
+            for message in messages:
+                note(message)
+
+    async with running(app):
+        # A page of two each second: the third comes before a pass, which would notice.
+        await world.clock.advance(8)
+        await until(lambda: len(seen) == 10)
     assert seen == [(n, 1 if n < 4 else 2) for n in range(10)]
 
 

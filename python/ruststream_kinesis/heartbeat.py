@@ -54,7 +54,7 @@ class Tenure:
         over: Called once when it is over, on the main loop, with the reason.
     """
 
-    __slots__ = ("_lock", "_over", "lease", "reason", "until")
+    __slots__ = ("_lock", "_over", "_told", "lease", "reason", "until")
 
     def __init__(self, lease: LeaseState, until: float, over: Callable[[str], None]) -> None:
         self.lease = lease
@@ -62,6 +62,7 @@ class Tenure:
         self.reason: str | None = None
         """Why it is over; `None` while it counts."""
         self._over = over
+        self._told = False
         self._lock = threading.Lock()
 
     def prolong(self, until: float) -> None:
@@ -82,13 +83,17 @@ class Tenure:
         """Ends the tenure if its time is over, on the main loop; whether it is over."""
         if now < self.until:
             return False
-        if self.end("its lease ran out unrenewed"):
-            self._over(self.reason or "")
+        self.end("its lease ran out unrenewed")
+        # Where the renewing thread ended it, too: what it told waits for the loop to go round, and
+        # whoever asks here is about to start a handler.
+        self.tell()
         return True
 
     def tell(self) -> None:
-        """Tells the owner of a tenure that `end` ended; on the main loop."""
-        self._over(self.reason or "")
+        """Tells the owner of a tenure that `end` ended, unless it knows; on the main loop."""
+        if not self._told:
+            self._told = True
+            self._over(self.reason or "")
 
 
 class Heartbeat:

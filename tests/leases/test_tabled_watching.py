@@ -101,6 +101,50 @@ async def test_a_scan_that_is_too_old_is_made_anew(
     assert len(table.steps) == 3
 
 
+async def test_another_application_that_closes_the_store_cancels_nobody_who_waits_for_a_scan(
+    store: TableLeaseStore, table: MemoryTable
+):
+    await take(store)
+    table.before = gate = Gate("pages")
+    waiting = asyncio.create_task(store.survey("orders", max_age=2.7))
+    await gate.reached.wait()
+
+    await store.close()
+
+    with pytest.raises(LeaseTableUnreachable, match="closed"):
+        await waiting
+    assert [row.key for row in (await store.survey("orders", max_age=2.7)).leases] == [KEY]
+
+
+async def test_one_who_waits_for_a_scan_and_is_cancelled_as_the_store_is_closed_ends(
+    store: TableLeaseStore, table: MemoryTable
+):
+    table.before = gate = Gate("pages")
+    waiting = asyncio.create_task(store.survey("orders", max_age=2.7))
+    await gate.reached.wait()
+
+    waiting.cancel()
+    await store.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_scan_on_its_way_in_another_event_loop_is_nobodys_here(
+    store: TableLeaseStore, table: MemoryTable
+):
+    await take(store)
+    table.before = gate = Gate("pages")
+    waiting = asyncio.create_task(store.survey("orders", max_age=2.7))
+    await gate.reached.wait()
+
+    there = await asyncio.to_thread(lambda: asyncio.run(store.survey("orders", max_age=2.7)))
+
+    assert [row.key for row in there.leases] == [KEY]
+    gate.open.set()
+    assert (await waiting).leases == there.leases
+
+
 async def test_a_scan_that_fails_is_heard_by_all_who_wait_and_made_again(
     store: TableLeaseStore, table: MemoryTable
 ):
@@ -246,7 +290,7 @@ async def test_a_store_closes_its_table_and_the_store_of_a_renewer_does_not(
     looking = asyncio.create_task(store.survey("orders", max_age=1.0))
     await table.before.reached.wait()
     await store.close()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(LeaseTableUnreachable):
         await looking
     assert table.closed == 1
 

@@ -19,7 +19,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
 from ruststream_kinesis.clock import Clock, SystemClock
-from ruststream_kinesis.errors import LeaseLost, LeaseRowError, LeaseTableError
+from ruststream_kinesis.errors import (
+    LeaseLost,
+    LeaseRowError,
+    LeaseTableError,
+    LeaseTableUnreachable,
+)
 from ruststream_kinesis.leases import rows
 from ruststream_kinesis.leases.base import (
     LeaseKey,
@@ -87,7 +92,7 @@ class TableLeaseStore:
         The store of a renewer closes those of the running loop.
         """
         here = asyncio.get_running_loop()
-        scans = {scan for scan in self._scans if scan.get_loop() is here}
+        scans = {scan for scan in list(self._scans) if scan.get_loop() is here}
         for scan in scans:
             scan.cancel()
         if scans:
@@ -223,15 +228,35 @@ class TableLeaseStore:
         view = self._notebook.view(name, now - max_age)
         if view is not None:
             return view
-        running = self._scanning
-        if running is None or running[1].done() or running[0] < now - max_age:
-            task = asyncio.get_running_loop().create_task(self._scan(now), name="lease-table-scan")
-            self._scans.add(task)
-            task.add_done_callback(self._scans.discard)
-            task.add_done_callback(_heard)
-            running = self._scanning = (now, task)
-        # Shielded: one caller that is cancelled does not take the scan from the others.
-        return self._notebook.survey(await asyncio.shield(running[1]), name)
+        task = self._shared_scan(now, max_age)
+        try:
+            # Shielded: one caller that is cancelled does not take the scan from the others.
+            return self._notebook.survey(await asyncio.shield(task), name)
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if not task.cancelled() or (me is not None and me.cancelling()):
+                raise
+            # Not a cancellation of the caller, which would end for it: it may look again.
+            raise LeaseTableUnreachable(
+                f"lease table {self._table.name!r}: an application that uses the same store closed "
+                "it at this moment",
+                table=self._table.name,
+                code="Closed",
+            ) from None
+
+    def _shared_scan(self, now: float, max_age: float) -> asyncio.Task[Scan]:
+        """The scan on its way, if it is recent enough and runs on this loop, or a new one."""
+        loop, running = asyncio.get_running_loop(), self._scanning
+        if running is not None:
+            asked, task = running
+            if not task.done() and asked >= now - max_age and task.get_loop() is loop:
+                return task
+        task = loop.create_task(self._scan(now), name="lease-table-scan")
+        self._scans.add(task)
+        task.add_done_callback(self._scans.discard)
+        task.add_done_callback(_heard)
+        self._scanning = (now, task)
+        return task
 
     async def _scan(self, now: float) -> Scan:
         scan, whole = self._notebook.begin(now), False
