@@ -562,3 +562,47 @@ async def test_no_shard_is_taken_while_all_are_moved(monkeypatch: pytest.MonkeyP
         assert set(instance.coordinator.holdings) == {"A", "B", "C"}
         await moved(it, instance, HORIZON)
         assert instance.numbers("B") == [10]
+
+
+# -- being handed over -----------------------------------------------------------------------------
+
+
+async def handed(it: World) -> tuple[Instance, Instance, str]:
+    """Two instances, and the shard that the first gave to the second, which has not taken it yet."""
+    first = await it.start(acking=True)
+    await it.clock.advance(1.5)
+    second = await it.start(acking=True)
+    while len(first.coordinator.holdings) == 2:
+        await it.clock.advance(0.02)
+    (gone,) = {"A", "B"} - set(first.coordinator.holdings)
+    assert second.coordinator.holdings == {}
+    return first, second, gone
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["the one that gave it", "the one that is to have it"])
+@PAST
+async def test_a_shard_between_two_instances_moves_with_those_of_either(
+    position: KinesisPosition, who: int
+):
+    async with world(**family()) as it:
+        first, second, gone = await handed(it)
+        before = first.numbers(gone)
+
+        await ends(it, seeking((first, second)[who], position))
+        await it.clock.advance(6)
+
+        assert second.numbers(gone) == before
+
+
+async def test_a_shard_that_the_successor_has_taken_is_its_own():
+    async with world(**family()) as it:
+        first, second, gone = await handed(it)
+        await it.clock.advance(3)
+        assert set(second.coordinator.holdings) == {gone}
+
+        await ends(it, seeking(first, HORIZON))
+        await second.stop()
+        await it.clock.advance(6)
+
+        assert second.numbers(gone) == []
+        assert first.numbers(gone) == family()[gone].records

@@ -104,23 +104,39 @@ class BatchDispatcher:
         self._settlement = settlement
         self._clock = clock
         self._running: list[list[_Part]] = []
+        self._forming: dict[int, set[DeliveryShard]] = {}
+        """Shards that the forming batch of each lane has something of."""
+        self._hurried: set[int] = set()
+        """Lanes whose forming batch is closed before its window is over."""
+        channel.at_work = self._at_work
+        channel.hurry = self._hurry
 
     async def work(self, lane: int) -> None:
         """One worker: forms batches of its lane until the channel is closed and the lane empty."""
         batcher: Batcher[Run] = Batcher(self._size, self._window)
         alarm: asyncio.Task[None] | None = None
+        forming = self._forming[lane] = set()
         try:
             while True:
                 run = await self._channel.take(lane)
                 if run is not None:
                     # Out of the channel and into the batch: the handler's pace still bounds both.
                     self._channel.release(len(run))
-                    for batch in batcher.push(run, len(run), self._clock.monotonic()):
+                    full = batcher.push(run, len(run), self._clock.monotonic())
+                    if full:
+                        forming.clear()
+                    forming.add(run.shard)
+                    for batch in full:
                         await self._handle(batch)
                 elif self._channel.closed:
                     await self._handle(batcher.flush())
                     return
+                elif lane in self._hurried:
+                    self._hurried.discard(lane)
+                    forming.clear()
+                    await self._handle(batcher.flush())
                 if (due := batcher.due(self._clock.monotonic())) is not None:
+                    forming.clear()
                     await self._handle(due)
                 if batcher.deadline is not None and (alarm is None or alarm.done()):
                     # One a batch, not one a run: the lane is roused when the window is over.
@@ -128,6 +144,15 @@ class BatchDispatcher:
         finally:
             if alarm is not None:
                 alarm.cancel()
+
+    def _at_work(self, shard: DeliveryShard) -> bool:
+        return any(part.run.shard is shard for parts in self._running for part in parts)
+
+    def _hurry(self, shard: DeliveryShard) -> None:
+        for lane, shards in self._forming.items():
+            if shard in shards:
+                self._hurried.add(lane)
+                self._channel.rouse(lane)
 
     async def _rouse(self, lane: int, deadline: float) -> None:
         await self._clock.sleep(deadline - self._clock.monotonic())

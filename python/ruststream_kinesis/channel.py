@@ -157,6 +157,10 @@ class Channel:
         self.catch_up: Callable[[], None] = _nothing
         """Tells the shards what their workers put off telling: what was acked, and what was started.
         Set by who runs the workers."""
+        self.at_work: Callable[[DeliveryShard], bool] = _idle
+        """Whether a handler of a shard runs, that of a void delivery too. Set like that."""
+        self.hurry: Callable[[DeliveryShard], None] = _no_hurry
+        """Waits no longer for more to come, where a shard has something in what waits. Set like that."""
 
     @property
     def closed(self) -> bool:
@@ -330,6 +334,15 @@ class Channel:
 
 def _nothing() -> None:
     """Nobody puts anything off."""
+
+
+def _idle(_: DeliveryShard) -> bool:
+    """Nobody works."""
+    return False
+
+
+def _no_hurry(_: DeliveryShard) -> None:
+    """Nobody waits for more."""
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -182,6 +182,7 @@ class Dispatcher:
         self._workers: list[_Worker] = []
         self._watching = False
         channel.catch_up = self._catch_up
+        channel.at_work = self._at_work
 
     async def work(self, lane: int) -> None:
         """One worker: takes runs from its lane until the channel is closed and the lane empty."""
@@ -289,6 +290,9 @@ class Dispatcher:
             if worker.run is not None:
                 worker.tell()
                 worker.prompt = True
+
+    def _at_work(self, shard: DeliveryShard) -> bool:
+        return any(each.run is not None and each.run.shard is shard for each in self._workers)
 
     def _catch_up(self) -> None:
         for worker in self._workers:

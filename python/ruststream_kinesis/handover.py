@@ -1,8 +1,10 @@
 """Hand-over of a shard to another member: what was started ends, the rest is the successor's.
 
-Invariant: a shard that is handed over in peace repeats nothing. Its checkpoint covers every
-delivery that was started: those older, in the shard, than the newest started one are run too, and
-nothing newer is.
+Invariants:
+
+* A shard that is handed over in peace repeats nothing. Its checkpoint covers every delivery that was
+  started: those older, in the shard, than the newest started one are run too, and nothing newer is.
+* While a handler of the shard runs it is not let go, whether or not a rewind made its delivery void.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ async def drain(holding: Holding, channel: Channel, copies: Copies, clock: Clock
     copies.flush(shard)
     log = MinuteLog(clock)
     log.due()
-    while holding.live and not shard.watermark.drained:
+    while holding.live and (not shard.watermark.drained or channel.at_work(shard)):
+        # A batch would close when its window is over; what it has of this shard would wait as long.
+        channel.hurry(shard)
         await clock.sleep(_LOOK)
         if log.due() is not None:
             logger.warning(

@@ -104,6 +104,8 @@ class Absences:
         self._until: dict[str, float] = {}
         self.left: set[str] = set()
         """All of them, with back-off or without."""
+        self.handed: set[str] = set()
+        """Those that were let go of to a successor; its taking them shows in the row alone."""
         self._doubts: dict[str, float] = {}
 
     def add(self, holding: Holding) -> None:
@@ -135,6 +137,7 @@ class Absences:
     def keep(self, listed: Container[str]) -> None:
         """Forgets shards that are not listed any more."""
         self.left = {each for each in self.left if each in listed}
+        self.handed = {each for each in self.handed if each in listed}
         self._doubts = {each: when for each, when in self._doubts.items() if each in listed}
         for shard_id in [each for each in self._until if each not in listed]:
             del self._until[shard_id], self._backoffs[shard_id]

@@ -72,6 +72,7 @@ class Holdings:
         shard_id = holding.shard.shard_id
         self.by_id[shard_id] = holding
         self.absent.left.discard(shard_id)
+        self.absent.handed.discard(shard_id)
         self._start(holding)
 
     def _start(self, holding: Holding) -> None:
@@ -125,8 +126,9 @@ class Holdings:
         await holding.release(self._store)
         self._heartbeat.drop(holding.tenure)
         self.by_id.pop(holding.shard.shard_id, None)
-        if not holding.finished and holding.successor is None:
-            self.absent.left.add(holding.shard.shard_id)
+        if not holding.finished:
+            gone = self.absent.left if holding.successor is None else self.absent.handed
+            gone.add(holding.shard.shard_id)
         self.released()
 
     def conclude(self, holding: Holding) -> None:

@@ -231,7 +231,7 @@ class Rewinds:
             await self._all_arrived()
             held = set(self._holdings)
             rows = await self._rows()
-            replayed = () if at_tip else held | self._shards.absent.left | self._unopened(rows)
+            replayed = () if at_tip else held | self._left(rows) | self._unopened(rows)
             await self._redirect(rows, position, replayed, written)
             # Else one was let go of meanwhile, after its row was read.
             if not self._shards.in_transit and held <= self._holdings.keys():
@@ -255,6 +255,20 @@ class Rewinds:
                         stream=self._stream,
                         shard_id=waiting[0],
                     )
+
+    def _left(self, rows: Iterable[LeaseState]) -> set[str]:
+        """Shards that this instance let go of, or is to have, and that nobody took since.
+
+        A shard between its owner and the one it was handed to is moved by both: whichever seeks.
+        """
+        absent, me = self._shards.absent, self._connection.heartbeat.member.nonce
+        handed = {
+            row.key.shard_id
+            for row in rows
+            if row.successor is not None
+            and (row.successor == me or row.key.shard_id in absent.handed)
+        }
+        return absent.left | handed
 
     def _unopened(self, rows: Iterable[LeaseState]) -> set[str]:
         """Listed shards that open by the rule, and so where all are moved."""
@@ -314,7 +328,7 @@ class Rewinds:
 
     async def _redirect(
         self,
-        rows: Iterable[LeaseState],
+        rows: Collection[LeaseState],
         position: KinesisPosition,
         replayed: Iterable[str],
         written: set[str],
@@ -330,13 +344,13 @@ class Rewinds:
             written: Shards that need not be moved any more.
         """
         wanted = _ancestors(replayed, self._discovery.shards)
-        absent = self._shards.absent
+        absent, left = self._shards.absent, self._left(rows)
         free = [row for row in rows if row.key.shard_id not in self._holdings.keys() | written]
         parents = [row.key for row in free if row.finished and row.key.shard_id in wanted]
         others = [
             row.key
             for row in free
-            if row.resume_from is not None or (row.key.shard_id in absent.left and not row.finished)
+            if row.resume_from is not None or (row.key.shard_id in left and not row.finished)
         ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
