@@ -23,11 +23,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from dataclasses import asdict, dataclass
 from email.utils import formatdate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -46,6 +47,7 @@ _LAG_MS = 60_000
 _REQUEST_ID = b"00000000-0000-4000-8000-000000000000"
 
 _ACCOUNT = "000000000000"
+_BAD_REQUEST = b"400 Bad Request"
 
 # Where `python -m benches…` finds this package.
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,8 +71,34 @@ class _Request(msgspec.Struct):
         return self.StreamName or (self.StreamARN or "").rpartition("/")[2] or "orders"
 
 
-class _RefusedError(Exception):
-    """A request that the service would refuse, or that this server cannot answer honestly."""
+class RefusedError(Exception):
+    """A request that the service would refuse, or that this server cannot answer honestly.
+
+    Args:
+        message: Why.
+        code: The service's error code.
+        more: Further members of the answer.
+    """
+
+    def __init__(
+        self, message: str, *, code: str = "InvalidArgumentException", **more: object
+    ) -> None:
+        super().__init__(message)
+        self.body = {"__type": code, "message": message, **more}
+
+
+class Answering(Protocol):
+    """What answers, without the transport."""
+
+    calls: Counter[str]
+
+    def answer(self, operation: str, body: bytes) -> list[bytes]:
+        """The parts of the response body.
+
+        Raises:
+            RefusedError: The request is refused.
+        """
+        ...
 
 
 def shard_id(shard: int) -> str:
@@ -103,7 +131,7 @@ class Canned:
             return self._get_records(request)
         method = getattr(self, f"_on_{operation}", None)
         if method is None:
-            raise _RefusedError(f"the canned server does not know {operation}")
+            raise RefusedError(f"the canned server does not know {operation}")
         return [json.dumps(method(request), separators=(",", ":")).encode()]
 
     def prepare(self, shard: int, page: int) -> None:
@@ -116,12 +144,12 @@ class Canned:
         try:
             shard, page = int(text[:5]), int(text[6:14])
         except ValueError:
-            raise _RefusedError(f"invalid ShardIterator {text!r}") from None
+            raise RefusedError(f"invalid ShardIterator {text!r}") from None
         if page >= self.spec.pages:
             return [b'{"Records":[]', tail(_iterator(shard, page), 0)]
         if request.Limit < self.spec.records and not self._any_limit:
             # Half pages would need state; sending more than was asked for would flatter nobody.
-            raise _RefusedError(f"Limit {request.Limit} is below the canned page")
+            raise RefusedError(f"Limit {request.Limit} is below the canned page")
         self.prepare(shard, page)
         body = self._ahead[shard][1]
         with contextlib.suppress(RuntimeError):
@@ -138,7 +166,7 @@ class Canned:
             place = int(number[42:46])
             after = kind.startswith("AFTER") and place == self.spec.records - 1
             if not after and place:
-                raise _RefusedError("the canned server opens between pages only")
+                raise RefusedError("the canned server opens between pages only")
             page = found + after
         return {"ShardIterator": _iterator(shard, page)}
 
@@ -189,10 +217,10 @@ class Canned:
         return {"ShardId": shard_id(0), "SequenceNumber": f"4967{self._put:052d}"}
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """HTTP/1.1, kept alive, bodies with a Content-Length: what an AWS client sends."""
 
-    def __init__(self, canned: Canned) -> None:
+    def __init__(self, canned: Answering) -> None:
         self._canned = canned
         self._buffer = bytearray()
 
@@ -220,10 +248,11 @@ class _Connection(asyncio.Protocol):
             operation = headers.get(b"x-amz-target", b"").rpartition(b".")[2].decode()
             try:
                 parts = self._canned.answer(operation, body or b"{}")
-            except (_RefusedError, ValueError, msgspec.MsgspecError) as refused:
-                status = b"400 Bad Request"
-                error = {"__type": "InvalidArgumentException", "message": str(refused)}
-                parts = [json.dumps(error).encode()]
+            except RefusedError as refused:
+                status, parts = _BAD_REQUEST, [json.dumps(refused.body).encode()]
+            except (ValueError, msgspec.MsgspecError) as error:
+                status = _BAD_REQUEST
+                parts = [json.dumps(RefusedError(str(error)).body).encode()]
         size = sum(map(len, parts))
         self._transport.writelines(
             [
@@ -257,14 +286,23 @@ def serving(spec: Spec, *, any_limit: bool = False) -> Iterator[Server]:
         any_limit: Send whole pages although the client asked for fewer records. Only for the
             full page, whose 10,000 records are above what a plain subscription asks for.
     """
-    command = [sys.executable, "-m", "benches.canned", "--port", "0"]
+    command = ["benches.canned", "--port", "0", "--until-stdin-ends"]
     for name, value in asdict(spec).items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     if any_limit:
         command.append("--any-limit")
-    # The server ends when its standard input does, so it does not outlive a killed benchmark.
+    with spawned(*command) as url:
+        yield Server(url=url, spec=spec)
+
+
+@contextlib.contextmanager
+def spawned(module: str, *arguments: str) -> Iterator[str]:
+    """Run a server module in its own process; yields its URL.
+
+    It ends when its standard input does, so it does not outlive a killed benchmark.
+    """
     with subprocess.Popen(
-        [*command, "--until-stdin-ends"],
+        [sys.executable, "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -275,8 +313,8 @@ def serving(spec: Spec, *, any_limit: bool = False) -> Iterator[Server]:
         try:
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError("the canned server did not start")
-            yield Server(url=json.loads(line)["url"], spec=spec)
+                raise RuntimeError(f"{module} did not start")
+            yield str(json.loads(line)["url"])
         finally:
             process.stdin.close()
             process.wait(timeout=10)
@@ -288,13 +326,24 @@ async def _serve(options: argparse.Namespace) -> None:
     canned = Canned(spec, any_limit=options.any_limit)
     for shard in range(min(spec.shards, 8)):
         canned.prepare(shard, 0)
+    await serve(canned, options.host, options.port, until_stdin_ends=options.until_stdin_ends)
+
+
+async def serve(answering: Answering, host: str, port: int, *, until_stdin_ends: bool) -> None:
+    """Listen, say where on standard output, and answer for ever."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(canned), options.host, options.port)
-    host, port = server.sockets[0].getsockname()[:2]
-    print(json.dumps({"url": f"http://{host}:{port}"}), flush=True)
-    if options.until_stdin_ends:
+    server = await loop.create_server(lambda: Connection(answering), host, port)
+    bound_host, bound_port = server.sockets[0].getsockname()[:2]
+    print(json.dumps({"url": f"http://{bound_host}:{bound_port}"}), flush=True)
+    if until_stdin_ends:
         threading.Thread(target=_exit_with_stdin, daemon=True).start()
     await server.serve_forever()
+
+
+def calls(url: str) -> Counter[str]:
+    """How often each operation was asked for so far; for a thread, not for an event loop."""
+    with contextlib.closing(urllib.request.urlopen(f"{url}/calls")) as answer:
+        return Counter(json.load(answer))
 
 
 def _exit_with_stdin() -> None:

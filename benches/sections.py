@@ -17,6 +17,7 @@ from benches import raw_loop
 from benches.calls import run_calls_section
 from benches.canned import ROOT, serving
 from benches.cpu import Sample, Series, interleave, ratio
+from benches.leases import run_leases_section
 from benches.pages import ORDINARY, Spec
 from benches.report import Check, Report, Table
 from benches.tally import Plan
@@ -394,6 +395,7 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "micro": run_micro_section,
     "service": run_service_section,
     "calls": run_calls_section,
+    "leases": run_leases_section,
     "stall": run_stall_section,
     "memory": run_memory_section,
     "waiting": run_waiting_section,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from benches.canned import Server
     from benches.cpu import Sample
     from benches.pages import Spec
+    from ruststream_kinesis.leases import LeaseStore
 
 # CPU is measured, not time: the pause between two reads (0.2 s by default, for the service's limit
 # of five reads a second and shard) would only make the benchmark slow.
@@ -63,17 +64,23 @@ async def run_app(
     *,
     workers: int = 1,
     batch: int | None = None,
+    store: LeaseStore | None = None,
+    read_interval: float = READ_INTERVAL,
 ) -> None:
     """The application itself: it runs until the last record was handled, and is checked."""
-    store = MemoryLeaseStore()
+    store = MemoryLeaseStore() if store is None else store
     broker = KinesisBroker(
         endpoint_url=url, region=REGION, test_credentials=True, lease_store=store
     )
     app = RustStream(broker, title="benchmark", version="0.0.0")
-    stream = KinesisStream(STREAM, read_interval=READ_INTERVAL)
+    stream = KinesisStream(STREAM, read_interval=read_interval)
     app.subscriber(stream, workers=workers, batch=batch)(handle)
     await serve_until(app, tally.done)
-    await check_checkpoint(store, tally.plan.spec)
+    try:
+        await check_checkpoint(store, tally.plan.spec)
+    finally:
+        # The check has opened it once more.
+        await store.close()
 
 
 async def serve_until(
@@ -100,7 +107,7 @@ async def serve_until(
                 await task
 
 
-async def check_checkpoint(store: MemoryLeaseStore, spec: Spec) -> None:
+async def check_checkpoint(store: LeaseStore, spec: Spec) -> None:
     """The stored checkpoint of the only shard is the last record of the stream.
 
     Raises:

@@ -9,20 +9,18 @@ Everything is at its defaults, the pace of reading included.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-import urllib.request
 from array import array
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from benches.canned import ROOT
+from benches.canned import ROOT, calls
 from benches.memory import resident_bytes
 from benches.pages import Order, Spec
 from benches.raw_loop import REGION, STREAM
@@ -170,8 +168,7 @@ async def watch(task: Task) -> Idle:
 
 
 def _published(url: str) -> int:
-    with contextlib.closing(urllib.request.urlopen(f"{url}/calls")) as answer:
-        return int(json.load(answer).get("PutRecord", 0))
+    return calls(url)["PutRecord"]
 
 
 def run_idle(server: Server, *, put_off: bool, idle: float, stop: bool = False) -> Idle:

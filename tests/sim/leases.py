@@ -30,16 +30,20 @@ class Storage:
         scheduler: Time.
         rng: The way to it.
         monitor: Watches it.
+        page: Rows in a page of a scan.
     """
 
-    def __init__(self, scheduler: Scheduler, rng: random.Random, monitor: Monitor) -> None:
+    def __init__(
+        self, scheduler: Scheduler, rng: random.Random, monitor: Monitor, page: int
+    ) -> None:
         self.rows: dict[str, Any] = {}
         self.monitor = monitor
+        self._page = page
         self.link = Link(scheduler, rng, failed, patience=_PATIENCE)
 
     def store(self, process: Process) -> Any:
         """Return the store of a process."""
-        store = table_store(self.rows, self.link, self.monitor, process)
+        store = table_store(self.rows, self.link, self.monitor, process, self._page)
         return Ear(store, process, self.monitor)
 
 

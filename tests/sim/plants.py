@@ -111,7 +111,7 @@ def _wall_clock(monkey: pytest.MonkeyPatch) -> None:
         make(self, *args, **kwargs)
         walls[self._notebook] = self._clock
 
-    def judged(self: Any, lease: Any, look: Any) -> Any:
+    def judged(self: Any, key: Any, lease: Any, look: Any, last: Any = None) -> Any:
         expiry = lease.row.get("lease_expiry") or 0
         return lease.state(free=lease.owner is None or expiry < 1000 * walls[self].time())
 

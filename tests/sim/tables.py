@@ -13,12 +13,12 @@ from tests.sim.invariants import NO_ROW, Monitor, RowView
 from tests.sim.network import Link
 from tests.sim.process import Process
 
-__all__ = ["SimTable", "failed", "table_store"]
+__all__ = ["FEW_ROWS", "SimTable", "failed", "table_store"]
 
 T = TypeVar("T")
 
-# Rows in a page of a scan: small, so that things happen between two of them.
-_PAGE = 5
+FEW_ROWS = 5
+"""Rows in a page of a scan: few, so that things happen between two of them."""
 
 
 def failed(uncertain: bool) -> Exception:
@@ -37,15 +37,17 @@ class SimTable:
         link: The way.
         monitor: Shown every lease row that changes.
         process: Who calls.
+        page: Rows in a page of a scan.
     """
 
     def __init__(
-        self, shared: dict[str, Row], link: Link, monitor: Monitor, process: Process
+        self, shared: dict[str, Row], link: Link, monitor: Monitor, process: Process, page: int
     ) -> None:
         self._rows = shared
         self._link = link
         self._monitor = monitor
         self._process = process
+        self._page = page
 
     @property
     def name(self) -> str:
@@ -101,12 +103,12 @@ class SimTable:
 
             def page(start: str = start) -> list[tuple[str, Row]]:
                 keys = sorted(key for key in self._rows if key > start)
-                return [(key, self._rows[key]) for key in keys[:_PAGE]]
+                return [(key, self._rows[key]) for key in keys[: self._page]]
 
             found = await self._link.call(page)
             if found:
                 yield found
-            if len(found) < _PAGE:
+            if len(found) < self._page:
                 return
             last = found[-1][0]
 
@@ -124,8 +126,8 @@ def _view(row: Row | None) -> RowView:
 
 
 def table_store(
-    shared: dict[str, Row], link: Link, monitor: Monitor, process: Process
+    shared: dict[str, Row], link: Link, monitor: Monitor, process: Process, page: int
 ) -> TableLeaseStore:
     """Return the real store over the simulated table."""
-    table: Table = SimTable(shared, link, monitor, process)
+    table: Table = SimTable(shared, link, monitor, process, page)
     return TableLeaseStore(table, clock=process.clock)

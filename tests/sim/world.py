@@ -22,8 +22,9 @@ from tests.sim.kinesis import Kinesis
 from tests.sim.leases import Storage
 from tests.sim.loop import Scheduler
 from tests.sim.network import FAIR, Link, Weather
+from tests.sim.tables import FEW_ROWS
 
-__all__ = ["Result", "World", "simulate"]
+__all__ = ["Result", "World", "determined", "simulate"]
 
 # The storm, in virtual seconds; then it has to become quiet.
 STORM = 90.0
@@ -57,9 +58,19 @@ class World:
         seed: Decides everything.
         flags: What is promised.
         verbose: What the package logs stands in the trace.
+        shards: How many the stream has at first; drawn by default.
+        rows: Of the lease table, in a page of a scan.
     """
 
-    def __init__(self, seed: int, flags: Flags | None = None, *, verbose: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        flags: Flags | None = None,
+        *,
+        verbose: bool = False,
+        shards: int | None = None,
+        rows: int = FEW_ROWS,
+    ) -> None:
         # One for each purpose: a draw more of one kind moves nothing else.
         def rng(purpose: str) -> random.Random:
             return random.Random(f"{seed}/{purpose}")
@@ -68,9 +79,10 @@ class World:
         self.verbose = verbose
         self.rng = rng("world")
         self.scheduler = Scheduler(rng("schedule"))
-        self.kinesis = Kinesis(self.scheduler, rng("kinesis"), self.rng.randint(1, 5))
+        drawn = self.rng.randint(1, 5)
+        self.kinesis = Kinesis(self.scheduler, rng("kinesis"), shards or drawn)
         self.monitor = Monitor(self.scheduler, self.kinesis, flags or Flags())
-        self.storage = Storage(self.scheduler, rng("store"), self.monitor)
+        self.storage = Storage(self.scheduler, rng("store"), self.monitor, rows)
         self.store = self.storage.link
         self.instances: list[Instance] = []
         self.kinesis.most = self.rng.choice([1, 3, 10, 50])
@@ -389,7 +401,7 @@ class _Ears(logging.Handler):
 
 
 @contextlib.contextmanager
-def _determined(world: World) -> Iterator[None]:
+def determined(world: World) -> Iterator[None]:
     """Everything that the package draws by chance, and its thread, come from the seed."""
     rng = random.Random(f"{world.seed}/package")
     token_hex = secrets.token_hex
@@ -445,7 +457,7 @@ def simulate(
     world = World(seed, flags, verbose=verbose)
     world.monitor.hashing = hashing
     monitor, scheduler = world.monitor, world.scheduler
-    with _determined(world):
+    with determined(world):
         world.run()
         # Now: what is taken apart afterwards says things that mean nothing.
         return Result(

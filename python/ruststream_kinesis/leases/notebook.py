@@ -68,10 +68,17 @@ class Scan:
 
     def put(self, state: LeaseState) -> None:
         """Notes a lease, unless a later state of it is known."""
-        rows = self.leases.setdefault(_subscription(state.key), {})
-        known = rows.get(state.key.row)
+        key = state.key
+        self.put_as(subscription_name(key.stream, key.group), key.row, state)
+
+    def put_as(self, name: str, key: str, state: LeaseState) -> None:
+        """The same, where the names of its subscription and of its row are at hand."""
+        rows = self.leases.get(name)
+        if rows is None:
+            rows = self.leases[name] = {}
+        known = rows.get(key)
         if known is None or known.counter <= state.counter:
-            rows[state.key.row] = state
+            rows[key] = state
 
     def drop(self, key: str) -> None:
         """Notes that a row is gone."""
@@ -91,8 +98,18 @@ class Scan:
         )
 
 
-def _subscription(key: LeaseKey) -> str:
-    return subscription_name(key.stream, key.group)
+@dataclass(slots=True)
+class _Known:
+    """A lease row that was seen before: its names, and what it said last.
+
+    A table of a thousand shards is read every three seconds on the event loop, so what is the same in
+    every scan is worked out once.
+    """
+
+    key: LeaseKey
+    name: str
+    """Of its subscription."""
+    last: LeaseState | None = None
 
 
 class Notebook:
@@ -101,6 +118,8 @@ class Notebook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sightings = Sightings()
+        self._known: dict[str, _Known] = {}
+        """Lease rows, by key."""
         self._last: Scan | None = None
         self._scans = 0
         """Scans on their way."""
@@ -124,7 +143,7 @@ class Notebook:
             LeaseRowError: It cannot be understood.
         """
         with self._lock:
-            state = self._judged(LeaseRow(key, row), look)
+            state = self._judged(key.row, LeaseRow(key, row), look)
             if written:
                 self._note(key.row, state)
             if self._last is not None:
@@ -174,10 +193,12 @@ class Notebook:
         if self._scans:
             self._since.append((self._noted, key, what))
 
-    def _judged(self, lease: LeaseRow, look: Look) -> LeaseState:
-        stamp = (lease.owner, lease.counter)
-        left = self._sightings.left(lease.key.row, stamp, lease.period, look)
-        return lease.state(free=lease.owner is None or left)
+    def _judged(
+        self, key: str, lease: LeaseRow, look: Look, last: LeaseState | None = None
+    ) -> LeaseState:
+        owner = lease.owner
+        left = self._sightings.left(key, (owner, lease.counter), period_of(lease.row), look)
+        return lease.state(free=owner is None or left, last=last)
 
     # -- what is held ------------------------------------------------------------------------------
 
@@ -222,15 +243,20 @@ class Notebook:
                 self._row(scan, key, row, look)
 
     def _row(self, scan: Scan, key: str, row: Row, look: Look) -> None:
-        lease, nonce = lease_key(key), member_nonce(key)
-        if lease is not None:
+        known = self._known.get(key)
+        if known is None and (lease := lease_key(key)) is not None:
+            name = subscription_name(lease.stream, lease.group)
+            known = self._known[key] = _Known(lease, name)
+        if known is not None:
             scan.present.add(key)
             try:
-                scan.put(self._judged(LeaseRow(lease, row), look))
+                known.last = self._judged(key, LeaseRow(known.key, row), look, known.last)
             except LeaseRowError as error:
                 # One row that cannot be understood costs its own shard, and no other.
                 self._tell(key, error)
-        elif nonce is not None:
+            else:
+                scan.put_as(known.name, key, known.last)
+        elif (nonce := member_nonce(key)) is not None:
             scan.present.add(key)
             self._member(scan, MemberRow(nonce, row), look)
         elif (kind := key_kind(key)) is not None:
@@ -276,6 +302,8 @@ class Notebook:
                     case None:
                         scan.drop(key)
             self._sightings.keep(scan.present)
+            for key in [each for each in self._known if each not in scan.present]:
+                del self._known[key]
             for key in [each for each in self._unheard if each not in scan.present]:
                 del self._unheard[key]
             self._unreadable = {

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ruststream_kinesis.errors import ConfigurationError, LeaseRowError
 from ruststream_kinesis.leases.base import (
@@ -127,8 +128,7 @@ def key_kind(key: str) -> str | None:
 # -- leases ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
+class LeaseRow(NamedTuple):
     """A lease row, as far as it decides anything."""
 
     key: LeaseKey
@@ -139,11 +139,9 @@ class LeaseRow:
         """Who holds it, or held it until its lease ran out; `None` where it was released."""
         # Absent, empty, or a null: writers differ in how they take a name away.
         owner = self.row.get(OWNER)
-        if owner is None or owner == "":
-            return None
-        if not isinstance(owner, str):
-            raise self._unreadable(OWNER, "is no text")
-        return owner
+        if owner is None or isinstance(owner, str):
+            return owner or None
+        raise self._unreadable(OWNER, "is no text")
 
     @property
     def counter(self) -> int:
@@ -169,19 +167,27 @@ class LeaseRow:
         """Nobody wrote the row since: owner and counter are those that were watched."""
         return [Check("row"), Check.same(OWNER, self.row), Check.same(COUNTER, self.row)]
 
-    def state(self, *, free: bool) -> LeaseState:
+    def state(self, *, free: bool, last: LeaseState | None = None) -> LeaseState:
         """What it says.
+
+        Args:
+            free: Whether it may be taken.
+            last: What it said when it was last read: a checkpoint that was understood then is not
+                looked at again, since most rows of a scan have the same one as in the scan before.
 
         Raises:
             LeaseRowError: It cannot be understood.
         """
-        successor = self.row.get(SUCCESSOR)
+        row = self.row
+        successor, checkpoint = row.get(SUCCESSOR), row.get(CHECKPOINT)
+        if last is None or checkpoint is None or checkpoint != last.checkpoint:
+            checkpoint = self._checkpoint()
         return LeaseState(
             self.key,
             self.owner,
             self.counter,
-            self._checkpoint(),
-            self._resume_from(),
+            checkpoint,  # type: ignore[arg-type]  # the same text as one that was understood
+            self._resume_from() if RESUME in row else None,
             free,
             successor if isinstance(successor, str) and successor else None,
         )
