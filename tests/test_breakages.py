@@ -76,6 +76,39 @@ async def test_reads_that_hang_leave_connections_for_everything_else(way: type[A
             await transport.close()
 
 
+@pytest.mark.parametrize("way", [ThinTransport, AwsTransport])
+async def test_a_put_that_waits_for_others_has_not_been_sent_and_is_not_late(
+    way: type[AwsTransport],
+):
+    """Its deadline starts with its turn: a thousand at once are not sent twice."""
+    stream = StreamRef("orders")
+    async with ScriptedKinesis() as server:
+        slow = held()
+        server.on("PutRecord", slow)
+        transport = way(settings(server.url), SystemClock())
+        await transport.open()
+        puts = [
+            asyncio.create_task(transport.put_record(stream, b"data", "key"))
+            for _ in range(5 * POOL)
+        ]
+        try:
+            await slow.reached.wait()
+            async with asyncio.timeout(10):
+                # Others find a connection all the while.
+                await transport.get_records(stream, "shardId-000000000000", "it", 1)
+            assert len(server.calls("PutRecord")) <= POOL // 2
+            slow.release()
+            async with asyncio.timeout(10):
+                await asyncio.gather(*puts)
+        finally:
+            slow.release()
+            for put in puts:
+                put.cancel()
+            await asyncio.gather(*puts, return_exceptions=True)
+            await transport.close()
+        assert len(server.calls("PutRecord")) == 5 * POOL
+
+
 async def test_one_put_that_is_never_answered_does_not_hold_its_record(
     monkeypatch: pytest.MonkeyPatch,
 ):

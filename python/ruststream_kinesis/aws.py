@@ -218,8 +218,7 @@ class AwsTransport:
             # Reads take turns for a part of the pool, first come first served: however many shards
             # there are, and however slow the answers, a publish or a new iterator finds a
             # connection. The deadline starts when the turn has come.
-            turn = client.reads if operation == "get_records" else _NO_TURN
-            async with turn, asyncio.timeout(deadline):
+            async with _turn(client, operation), asyncio.timeout(deadline):
                 return await getattr(client.kinesis, operation)(**request)
 
     def _deadline_of(self, operation: str) -> float:
@@ -293,3 +292,9 @@ def _members(entry: PutEntry) -> dict[str, Any]:
     if explicit_hash_key is not None:
         members["ExplicitHashKey"] = explicit_hash_key
     return members
+
+
+def _turn(client: Client, operation: str) -> contextlib.AbstractAsyncContextManager[None]:
+    if operation == "get_records":
+        return client.reads
+    return client.puts if operation.startswith("put_record") else _NO_TURN

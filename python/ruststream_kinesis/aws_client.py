@@ -57,6 +57,10 @@ class Client:
     life: AsyncGenerator[Any, None]
     reads: asyncio.Semaphore
     """Turns for GetRecords, a part of the pool."""
+    puts: asyncio.Semaphore
+    """Turns for PutRecord and PutRecords: half of the pool. A put that waits for its turn is not late
+    yet; one that waited for a connection with its deadline running would be given up, and sent
+    again, though the first may have been taken."""
 
 
 async def connect(settings: AwsSettings, session: Any, owner: asyncio.AbstractEventLoop) -> Client:
@@ -116,7 +120,8 @@ async def connect(settings: AwsSettings, session: Any, owner: asyncio.AbstractEv
     )
     pool = max(1, config.max_pool_connections)  # type: ignore[attr-defined]  # set by botocore
     reads = asyncio.Semaphore(max(1, pool - pool // _POOL_SHARE))
-    return Client(await anext(life), credentials, life, reads)
+    puts = asyncio.Semaphore(max(1, pool // 2))
+    return Client(await anext(life), credentials, life, reads, puts)
 
 
 async def _life(opening: Any) -> AsyncGenerator[Any, None]:

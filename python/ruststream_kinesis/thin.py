@@ -95,7 +95,7 @@ class ThinTransport(AwsTransport):
         with translated("put_record", stream, None, deadline):
             client = await self._client()
             if isinstance(client, _ThinClient):
-                async with asyncio.timeout(deadline):
+                async with client.puts, asyncio.timeout(deadline):
                     body = encode_put_record(
                         stream.name, stream.arn, data, partition_key, explicit_hash_key
                     )
@@ -115,7 +115,7 @@ class ThinTransport(AwsTransport):
         with translated("put_records", stream, None, deadline):
             client = await self._client()
             if isinstance(client, _ThinClient) and entries:
-                async with asyncio.timeout(deadline):
+                async with client.puts, asyncio.timeout(deadline):
                     size = sum(len(entry[0]) for entry in entries)
                     encode = encode_put_records
                     if size > _LARGE_BYTES:

@@ -179,14 +179,14 @@ class LeaseRow(NamedTuple):
             LeaseRowError: It cannot be understood.
         """
         row = self.row
-        successor, checkpoint = row.get(SUCCESSOR), row.get(CHECKPOINT)
-        if last is None or checkpoint is None or checkpoint != last.checkpoint:
-            checkpoint = self._checkpoint()
+        successor, known = row.get(SUCCESSOR), None if last is None else last.checkpoint
+        same = known is not None and row.get(CHECKPOINT) == known
+        checkpoint = known if same else self._checkpoint()
         return LeaseState(
             self.key,
             self.owner,
             self.counter,
-            checkpoint,  # type: ignore[arg-type]  # the same text as one that was understood
+            checkpoint,
             self._resume_from() if RESUME in row else None,
             free,
             successor if isinstance(successor, str) and successor else None,
