@@ -95,7 +95,7 @@ async def test_a_put_that_waits_for_others_has_not_been_sent_and_is_not_late(
             await slow.reached.wait()
             async with asyncio.timeout(10):
                 # Others find a connection all the while.
-                await transport.get_records(stream, "shardId-000000000000", "it", 1)
+                await transport.list_shards(stream)
             assert len(server.calls("PutRecord")) <= POOL // 2
             slow.release()
             async with asyncio.timeout(10):
