@@ -66,6 +66,12 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match="owner_id"):
             KinesisBroker(owner_id=owner_id)
 
+    @pytest.mark.parametrize("count", [0, -1, 2.5, True, float("nan"), "3"])
+    def test_a_number_of_shards_that_is_none_is_refused(self, count: Any):
+        """Half a shard would fail every pass, not the start of the program."""
+        with pytest.raises(ConfigurationError, match="max_shards"):
+            KinesisBroker(max_shards=count)
+
     def test_two_brokers_are_two_owners_by_default(self):
         one, other = KinesisBroker(), KinesisBroker()
 

@@ -77,7 +77,9 @@ class KinesisBroker:
             )
         if owner_id is not None and (not owner_id or "#" in owner_id):
             raise ConfigurationError(f"owner_id must be non-empty and hold no '#': {owner_id!r}")
-        if max_shards is not None and max_shards < 1:
+        if max_shards is not None and (
+            isinstance(max_shards, bool) or not isinstance(max_shards, int) or max_shards < 1
+        ):
             raise ConfigurationError(f"max_shards must be at least 1: {max_shards!r}")
         if not stall_timeout > 0:
             raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")

@@ -179,7 +179,10 @@ def test_an_opening_comes_back_as_it_was(created: float | None):
     assert rows.opening_of("k", rows.opening_row(opening, "mark")) == (opening, "mark")
 
 
-@pytest.mark.parametrize("row", [{}, {"opening_instant": "now"}, {"opening_instant": True}])
+@pytest.mark.parametrize(
+    "row",
+    [{}, {"opening_instant": "now"}, {"opening_instant": True}, {"opening_instant": -1}],
+)
 def test_an_opening_that_cannot_be_understood_is_an_error(row: Row):
     with pytest.raises(LeaseRowError, match="opening/orders"):
         rows.opening_of("opening/orders", row)

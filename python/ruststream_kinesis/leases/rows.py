@@ -394,6 +394,7 @@ def opening_of(key: str, row: Row) -> tuple[Opening, str | None]:
             not isinstance(value, int | float)
             or isinstance(value, bool)
             or not math.isfinite(value)
+            or value < 0
         ):
             raise LeaseRowError(
                 f"row {key!r} of the lease table cannot be understood: {name} {value!r} is no time",
