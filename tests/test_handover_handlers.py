@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from ruststream_kinesis import KinesisMessage, KinesisPosition, RustStream
-from tests.support.world import World, running
+from ruststream_kinesis.stream import StreamRef
+from tests.support.coordinating import denied
+from tests.support.world import FakeTransport, World, running
 
 HORIZON = KinesisPosition.horizon()
 PASS = 3.0
@@ -96,3 +98,52 @@ async def test_a_hand_over_does_not_wait_until_the_window_of_a_batch_is_over():
         async with running(second):
             await world.clock.advance(3 * PASS)
             assert (held(first), held(second)) == (1, 1)
+
+
+class Denied(FakeTransport):
+    """A transport that is not allowed to read one of the shards."""
+
+    shard_id: str | None = None
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: str, iterator: str, limit: int
+    ) -> bytes:
+        if shard_id == self.shard_id:
+            raise denied()
+        return await super().get_records(stream, shard_id, iterator, limit)
+
+
+async def test_a_shard_that_cannot_be_read_any_more_is_not_given_up_while_a_handler_of_it_runs():
+    world = World()
+    world.stream("orders", 1)
+    gate = asyncio.Event()
+    said: list[str] = []
+
+    def service(name: str) -> RustStream:
+        app = world.app()
+
+        @app.subscriber("orders", start_at=HORIZON)
+        async def handle(order: int) -> None:
+            said.append(f"{name} begins {order}")
+            if name == "A":
+                await gate.wait()
+            said.append(f"{name} ends {order}")
+
+        return app
+
+    first, second = service("A"), service("B")
+    transport = Denied(world)
+    first.broker.connection.attach(transport)
+    async with running(first), running(second):
+        world.put("orders", 1)
+        await world.clock.advance(2)
+        assert said == ["A begins 1"]
+        transport.shard_id = "shardId-000000000000"
+        # As long as it takes until whoever sees the shard free takes it.
+        await world.clock.advance(10 * PASS)
+        assert said == ["A begins 1"]
+
+        gate.set()
+        world.put("orders", 2)
+        await world.clock.advance(30 * PASS)
+    assert said == ["A begins 1", "A ends 1", "B begins 2", "B ends 2"]

@@ -151,6 +151,30 @@ class TestInTheMainLoop:
         assert tenure.expire(11.0)
         assert len(over) == 1
 
+    async def test_a_beat_that_arrives_after_the_member_left_leaves_no_ghost(
+        self, supervisor: Supervisor
+    ):
+        clock = ManualClock()
+        store = MemoryLeaseStore(clock=clock)
+        beat = Heartbeat(store, clock, "me")
+        await beat.join("orders", supervisor)
+        on_its_way, arrives = asyncio.Event(), asyncio.Event()
+        write = store.beat
+
+        async def late(member: Member, *, duration: float) -> None:
+            on_its_way.set()
+            await arrives.wait()
+            await write(member, duration=duration)
+
+        store.beat = late  # type: ignore[method-assign] # a store that is slow once
+        await clock.advance(3)
+        assert on_its_way.is_set()
+        await beat.part("orders")
+        arrives.set()
+        await clock.advance(0)
+
+        assert (await store.survey("orders")).members == ()
+
     async def test_members_come_go_and_die(self, supervisor: Supervisor):
         clock = ManualClock()
         store = MemoryLeaseStore(clock=clock)

@@ -17,12 +17,12 @@ from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.holding import Holding
 
-__all__ = ["drain"]
+__all__ = ["LOOK", "drain"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
 # How often a shard on its way out looks whether its handlers have ended.
-_LOOK = 0.05
+LOOK = 0.05
 
 
 async def drain(holding: Holding, channel: Channel, copies: Copies, clock: Clock) -> None:
@@ -42,7 +42,7 @@ async def drain(holding: Holding, channel: Channel, copies: Copies, clock: Clock
     while holding.live and (not shard.watermark.drained or channel.at_work(shard)):
         # A batch would close when its window is over; what it has of this shard would wait as long.
         channel.hurry(shard)
-        await clock.sleep(_LOOK)
+        await clock.sleep(LOOK)
         if log.due() is not None:
             logger.warning(
                 "shard %s of stream %s waits to be handed over: %d of its records are still at "

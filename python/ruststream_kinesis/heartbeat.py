@@ -234,6 +234,9 @@ class Heartbeat:
             return
         try:
             await store.beat(member, duration=MEMBER_DURATION)
+            if not self._member.subscriptions:
+                # It left meanwhile, and the row that it removed may be there again by this.
+                await store.leave(member.nonce)
         except Exception as error:  # noqa: BLE001 - a store's failures are its own
             self._failed("the row of this member", error)
 

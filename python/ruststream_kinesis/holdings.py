@@ -18,7 +18,7 @@ from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError, StreamRecreated
-from ruststream_kinesis.handover import drain
+from ruststream_kinesis.handover import LOOK, drain
 from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.identity import is_gone
 from ruststream_kinesis.shard import HeldShard
@@ -66,6 +66,8 @@ class Holdings:
         self.released: Callable[[], None] = lambda: None
         """Called whenever a shard was released."""
         self._ending: list[HeldShard] = []
+        self._leaving: set[HeldShard] = set()
+        """Given up, while handlers of them run."""
 
     def add(self, holding: Holding) -> None:
         """Starts to read a shard whose lease was taken."""
@@ -116,9 +118,31 @@ class Holdings:
             self.wake()
 
     def give_up(self, holding: Holding) -> None:
-        """Ends the holding of a shard, to take it again after a back-off."""
+        """Ends the holding of a shard, to take it again after a back-off.
+
+        Not while a handler of it runs: another instance may be the one that takes it.
+        """
+        shard = holding.shard
+        if shard in self._leaving:
+            return
         self.absent.add(holding)
-        self.over(holding.shard)
+        if self._channel.at_work(shard):
+            self._leaving.add(shard)
+            name = f"give-up[{shard.stream}/{shard.shard_id}]"
+            self._supervisor.spawn(name, self._giving_up(holding))
+        else:
+            self.over(shard)
+
+    async def _giving_up(self, holding: Holding) -> None:
+        shard = holding.shard
+        try:
+            self._channel.limit([shard])
+            while holding.live and self._channel.at_work(shard):
+                await self._clock.sleep(LOOK)
+        finally:
+            self._leaving.discard(shard)
+        if holding.live:
+            self.over(shard)
 
     async def _release(self, holding: Holding) -> None:
         self.conclude(holding)
@@ -151,7 +175,7 @@ class Holdings:
         # One that is about to be let go is read from there when it is taken again.
         if holding.reader is None or not holding.reader.done() or holding.successor is not None:
             return
-        if holding.shard not in self._ending:
+        if holding.shard not in self._ending and holding.shard not in self._leaving:
             self._start(holding)
 
     def let_go(self, holding: Holding) -> None:
