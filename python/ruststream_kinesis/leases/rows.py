@@ -186,7 +186,7 @@ class LeaseRow(NamedTuple):
             self.key,
             self.owner,
             self.counter,
-            checkpoint,  # type: ignore[arg-type]  # the same text as one that was understood
+            checkpoint,
             self._resume_from() if RESUME in row else None,
             free,
             successor if isinstance(successor, str) and successor else None,
