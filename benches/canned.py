@@ -225,10 +225,12 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep where answers go."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Answer every request that is whole."""
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             head = bytes(self._buffer[:end])

@@ -46,6 +46,9 @@ INSTANCES = 2
 SHARDS = 40
 # Ten pages of a thousand records a second.
 _PACE = 0.1
+# Pages at that pace until the thread that renews leases has made its own client, after its first
+# pause of three seconds. That costs a tenth of a second of CPU, once in the life of a service.
+_FIRST_RENEWAL = 45
 # Nobody has used a table of such a name.
 _names = (f"leases-{number}" for number in itertools.count())
 
@@ -89,7 +92,8 @@ async def _idle(server: Server, table_url: str, passes: int) -> Requests:
     apps = [_idle_app(server.url, table_url, name) for _ in range(INSTANCES)]
     async with asyncio.timeout(DEADLINE), _all_running(apps):
         even = sorted(shards // INSTANCES for _ in apps)
-        while sorted(map(len, map(_held, apps))) != even:
+        # Nobody says when a share changes.
+        while sorted(map(len, map(_held, apps))) != even:  # noqa: ASYNC110 - as said
             await asyncio.sleep(0.1)
         # Everything of the hand-overs is written by then.
         await asyncio.sleep(PASS_INTERVAL)
@@ -188,13 +192,12 @@ def run_leases_section(context: Context) -> None:
             context.say("  idle")
             idle = run_idle(server, table_url, 1 if quick else 10)
         _show_idle(context, idle)
-        # Ten seconds at ten pages a second, then the same as fast as it goes, some seconds long.
-        pages, rounds = (10, 1) if quick else (100, 5)
-        _compare(context, table_url, "10,000 records/s", Plan(pages=pages), _PACE, rounds)
-        pages = 10 if quick else 400
-        _compare(
-            context, table_url, "full speed", Plan(pages=pages), READ_INTERVAL, context.size.rounds
-        )
+        # At ten pages a second: some seconds until the clock starts, and ten on it.
+        plan = Plan(pages=10) if quick else Plan(pages=100, warmup=_FIRST_RENEWAL)
+        _compare(context, table_url, "10,000 records/s", plan, _PACE, 1 if quick else 5)
+        # As fast as it goes, which takes a second or two.
+        plan = Plan(pages=10 if quick else 400)
+        _compare(context, table_url, "full speed", plan, READ_INTERVAL, 1 if quick else 5)
 
 
 def _show_idle(context: Context, idle: Requests) -> None:

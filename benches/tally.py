@@ -38,6 +38,8 @@ class Plan:
     """Measured pages."""
     uvloop: bool = False
     """Run on uvloop instead of the stock event loop."""
+    warmup: int = WARMUP_PAGES
+    """Pages before the clock starts."""
 
     def run(self, main: Coroutine[object, object, Sample]) -> Sample:
         """`asyncio.run` on the event loop of this plan."""
@@ -55,7 +57,7 @@ class Plan:
         return Spec(
             records=self.records,
             record_bytes=self.record_bytes,
-            pages=WARMUP_PAGES + self.pages + TAIL_PAGES,
+            pages=self.warmup + self.pages + TAIL_PAGES,
         )
 
 
@@ -71,8 +73,8 @@ class Tally:
         self._watch = Stopwatch()
         self._seen_at_start = 0
         spec = plan.spec
-        self._first = spec.record_id(0, WARMUP_PAGES, 0)
-        self._end = spec.record_id(0, WARMUP_PAGES + plan.pages, 0)
+        self._first = spec.record_id(0, plan.warmup, 0)
+        self._end = spec.record_id(0, plan.warmup + plan.pages, 0)
         self._last = spec.record_id(0, spec.pages - 1, spec.records - 1)
 
     def handler(self) -> Callable[[Order], Awaitable[None]]:

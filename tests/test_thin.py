@@ -24,7 +24,7 @@ from ruststream_kinesis.errors import (
     PageError,
     RequestError,
 )
-from ruststream_kinesis.thin import _GET_RECORDS, ThinTransport
+from ruststream_kinesis.thin import _GET_RECORDS, ThinTransport, _call
 from ruststream_kinesis.transport import Failure, judge
 from tests.support.replies import Answer
 from tests.support.scripted import Call, ScriptedKinesis, error, html, page, raw, record
@@ -156,7 +156,7 @@ async def test_a_read_after_the_close_says_so(server: ScriptedKinesis):
         await transport.get_records(STREAM, SHARD, "it", 1)
     # One that has its client already finds the HTTP session closed.
     with pytest.raises(NotConnected):
-        await client.plane.call(_GET_RECORDS, STREAM, SHARD, b"")
+        await _call(client, _GET_RECORDS, STREAM, SHARD, b"")
 
 
 # -- what comes back -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from types import SimpleNamespace
@@ -312,11 +313,7 @@ async def test_the_rules_are_asked_once_for_a_stream(
             asked.append((operation, dict(parameters)))
             return await rules(operation, parameters)
 
-        client.plane._insides = SimpleNamespace(
-            rules=counted,
-            session=client.plane._insides.session,
-            watched=client.plane._insides.watched,
-        )
+        client.plane._insides = dataclasses.replace(client.plane._insides, rules=counted)
         for stream in streams * 3:
             await transport.get_records(stream, "s", "it", 1)
     assert asked == [("GetRecords", {}), ("GetRecords", {"StreamARN": streams[1].arn})]

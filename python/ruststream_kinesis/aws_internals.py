@@ -15,9 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 __all__ = [
-    "TARGET_PREFIX",
+    "DYNAMODB",
+    "KINESIS",
     "Destination",
     "Insides",
+    "JsonService",
     "Unfit",
     "give_credentials",
     "look_inside",
@@ -47,8 +49,21 @@ _OURS = "ruststream_kinesis"
 _SIGNATURE = "v4"
 # What a method of another release raises when it is called as this one wants it.
 _STRANGE = (AttributeError, TypeError, ValueError, LookupError)
-# The service's name and version in the header that names the operation.
-TARGET_PREFIX = "Kinesis_20131202"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonService:
+    """How a service is spoken to."""
+
+    name: str
+    """In the names of events."""
+    target_prefix: str
+    """Its name and version in the header that names the operation."""
+    content_type: str
+
+
+KINESIS = JsonService("kinesis", "Kinesis_20131202", "application/x-amz-json-1.1")
+DYNAMODB = JsonService("dynamodb", "DynamoDB_20120810", "application/x-amz-json-1.0")
 
 
 class Unfit(Exception):
@@ -78,6 +93,10 @@ class Destination:
 class Insides:
     """What the short way of a call takes from a client."""
 
+    service: JsonService
+    credentials: Any
+    """What the client itself signs with."""
+    user_agent: str
     send: Callable[[Any], Awaitable[Any]]
     """The client's HTTP session: takes a prepared request, knows proxy, bundle and pool."""
     session: Callable[[str], Awaitable[Any]]
@@ -87,6 +106,8 @@ class Insides:
     """The client's endpoint rules, for an operation and its parameters."""
     watched: Callable[[str], bool]
     """Whether somebody wants to see the requests of an operation before they are sent."""
+    show: Callable[[str, Any], Awaitable[Any]]
+    """Shows such a request to those; the answer of the first that has one, else `None`."""
 
 
 def give_credentials(session: Any, credentials: Any) -> None:
@@ -94,12 +115,15 @@ def give_credentials(session: Any, credentials: Any) -> None:
     session._credentials = credentials  # noqa: SLF001 - as said
 
 
-async def look_inside(client: Any, operations: tuple[str, ...]) -> Insides:
+async def look_inside(
+    client: Any, operations: tuple[str, ...], service: JsonService = KINESIS
+) -> Insides:
     """The insides of a client, once everything that is relied on was seen to be there.
 
     Args:
-        client: A Kinesis client of aiobotocore.
+        client: A client of aiobotocore.
         operations: Names of the calls that are to take the short way.
+        service: Whose client it is.
 
     Raises:
         Unfit: The user's hooks or settings need the client's own way, or this aiobotocore does not
@@ -109,14 +133,16 @@ async def look_inside(client: Any, operations: tuple[str, ...]) -> Insides:
         http = client._endpoint.http_session  # noqa: SLF001 - see the module's header
         resolve = client._resolve_endpoint_ruleset  # noqa: SLF001 - see the module's header
         signer = client._request_signer  # noqa: SLF001 - see the module's header
-        service = signer._signing_name  # noqa: SLF001 - see the module's header
-        _refuse_hooks(client, operations)
+        signing_name = signer._signing_name  # noqa: SLF001 - see the module's header
+        credentials = signer._credentials  # noqa: SLF001 - see the module's header
+        user_agent = client.meta.config.user_agent
+        _refuse_hooks(client, service, operations)
         models = {name: client.meta.service_model.operation_model(name) for name in operations}
         known = all(map(inspect.iscoroutinefunction, (http.send, resolve)))
-        _refuse_settings(client, models)
+        _refuse_settings(client, service, models)
     except AttributeError as missing:
         raise Unfit(f"it has no {missing.name}", expected=False) from missing
-    if not known or not isinstance(service, str):
+    if not known or not isinstance(signing_name, str):
         raise Unfit("its HTTP session or its endpoint rules are others", expected=False)
 
     async def rules(operation: str, parameters: Mapping[str, Any]) -> Destination:
@@ -129,13 +155,19 @@ async def look_inside(client: Any, operations: tuple[str, ...]) -> Insides:
         return Destination(
             _with_path(url),
             signing.get("region") or client.meta.region_name,
-            signing.get("signing_name") or service,
+            signing.get("signing_name") or signing_name,
             # The rule engine gives lists of values.
             {name: _joined(value) for name, value in headers.items()},
         )
 
     def watched(operation: str) -> bool:
-        return bool(list(_handlers(client, f"before-send.kinesis.{operation}")))
+        return bool(list(_handlers(client, f"before-send.{service.name}.{operation}")))
+
+    async def show(operation: str, request: Any) -> Any:
+        answers = await client.meta.events.emit(
+            f"before-send.{service.name}.{operation}", request=request
+        )
+        return next((answer for _, answer in answers if answer is not None), None)
 
     # Imported by then; see the header of aws.py.
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - as said
@@ -145,27 +177,29 @@ async def look_inside(client: Any, operations: tuple[str, ...]) -> Insides:
         await rules(operations[0], {})
     except (*_STRANGE, BotoCoreError) as strange:
         raise Unfit(f"its endpoint rules do not answer: {strange!r}", expected=False) from strange
-    return Insides(http.send, _session_of(http), rules, watched)
+    return Insides(
+        service, credentials, user_agent, http.send, _session_of(http), rules, watched, show
+    )
 
 
-def _refuse_hooks(client: Any, operations: tuple[str, ...]) -> None:
+def _refuse_hooks(client: Any, service: JsonService, operations: tuple[str, ...]) -> None:
     # Tracers replace this method by one of their own file.
     call = inspect.unwrap(type(client)._make_api_call, stop=_foreign)  # noqa: SLF001 - as above
     if _foreign(call):
         raise Unfit("something wraps the client's calls", expected=True)
     for operation in operations:
         for event in _EVENTS:
-            for handler in _handlers(client, f"{event}.kinesis.{operation}"):
+            for handler in _handlers(client, f"{event}.{service.name}.{operation}"):
                 if not _built_in(handler):
                     raise Unfit(f"a handler is registered for {event}", expected=True)
 
 
-def _refuse_settings(client: Any, models: Mapping[str, Any]) -> None:
+def _refuse_settings(client: Any, service: JsonService, models: Mapping[str, Any]) -> None:
     if client.meta.config.signature_version != _SIGNATURE:
         raise Unfit(f"its signature version is not {_SIGNATURE}", expected=True)
     for name, model in models.items():
         prefix = model.service_model.metadata.get("targetPrefix")
-        if model.endpoint is not None or prefix != TARGET_PREFIX:
+        if model.endpoint is not None or prefix != service.target_prefix:
             raise Unfit(f"its model of {name} is another", expected=False)
 
 

@@ -18,7 +18,7 @@ import importlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ruststream_kinesis.errors import ConfigurationError, NotConnected
 
@@ -48,13 +48,16 @@ class ClientSettings:
     test_credentials: bool = False
 
 
+C = TypeVar("C")
+
+
 @dataclass(frozen=True, slots=True)
-class _Client:
-    calls: Any
+class _Client(Generic[C]):
+    calls: C
     life: AsyncGenerator[Any, None]
 
 
-class LoopClients:
+class LoopClients(Generic[C]):
     """The clients of one service.
 
     Args:
@@ -62,8 +65,8 @@ class LoopClients:
         settings: Where and as whom.
         advice: Whose argument `region` and the like are, for messages.
         defaults: `AioConfig` values that the settings may override.
-        made: Awaited with each new client before anybody gets it; what it raises is raised to
-            those who wait, and the next caller tries anew.
+        made: Awaited with each new client; what it returns is what callers get. What it raises is
+            raised to those who wait, and the next caller tries anew.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class LoopClients:
         *,
         advice: str,
         defaults: dict[str, Any],
-        made: Callable[[Any], Awaitable[None]],
+        made: Callable[[Any], Awaitable[C]],
     ) -> None:
         self._service = service
         self._settings = settings
@@ -82,9 +85,9 @@ class LoopClients:
         self._made = made
         self._owner: asyncio.AbstractEventLoop | None = None
         self._session: Any = None
-        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client]] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client[C]]] = {}
 
-    async def get(self) -> Any:
+    async def get(self) -> C:
         """The running loop's client.
 
         Raises:
@@ -120,14 +123,14 @@ class LoopClients:
         # Each by itself: a thread whose loop ends at this moment must not keep the others open.
         await asyncio.gather(*(_close_on(loop, task) for loop, task in clients.items()))
 
-    def _connected(self, task: asyncio.Task[_Client]) -> None:
+    def _connected(self, task: asyncio.Task[_Client[C]]) -> None:
         """Forgets a client that did not come to be: the next caller tries anew."""
         loop = task.get_loop()
         failed = task.cancelled() or task.exception() is not None
         if failed and self._clients.get(loop) is task:
             del self._clients[loop]
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client[C]:
         # Off the loop: a service that hosts us in its own lifespan must not stall for the import.
         await asyncio.to_thread(importlib.import_module, "aiobotocore.session")
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - see the module's header
@@ -167,13 +170,12 @@ class LoopClients:
                 **keys,
             )
         )
-        client = _Client(await anext(life), life)
+        client = await anext(life)
         try:
-            await self._made(client.calls)
+            return _Client(await self._made(client), life)
         except BaseException:
             await life.aclose()
             raise
-        return client
 
     def _session_elsewhere(self, *, signed: bool) -> Any:
         """A session for a loop that does not own the credentials.
@@ -203,7 +205,7 @@ async def _life(opening: Any) -> AsyncGenerator[Any, None]:
         yield calls
 
 
-async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client]) -> None:
+async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client[Any]]) -> None:
     """Closes a client where it lives; a loop that is gone, or going, takes its client with it."""
     if loop is asyncio.get_running_loop():
         await _close(task)
@@ -219,7 +221,7 @@ async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client]
     await asyncio.wait([asyncio.wrap_future(there)], timeout=_CLOSE_DEADLINE)
 
 
-async def _close(task: asyncio.Task[_Client]) -> None:
+async def _close(task: asyncio.Task[_Client[Any]]) -> None:
     if not task.done():
         task.cancel()
     # A client that never came to be has nothing to close.

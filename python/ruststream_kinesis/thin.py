@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import email.utils
 import logging
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ruststream_kinesis._core import (
-    Signer,
     decode_put_records,
     encode_get_records,
     encode_put_record,
@@ -30,10 +27,10 @@ from ruststream_kinesis._core import (
 )
 from ruststream_kinesis.aws import AwsTransport, put_results
 from ruststream_kinesis.aws_client import ERROR_STATUS, Client
-from ruststream_kinesis.aws_errors import member, reason, refused, translated
-from ruststream_kinesis.aws_internals import TARGET_PREFIX, Insides, Unfit, look_inside
-from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.aws_errors import member, refused, translated
+from ruststream_kinesis.aws_internals import Unfit, look_inside
 from ruststream_kinesis.errors import NotConnected, RequestError
+from ruststream_kinesis.plane import LARGE_BYTES, PackedAnswer, Plane, SessionEnded
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import PutEntry, PutResult
 
@@ -42,24 +39,6 @@ __all__ = ["ThinTransport"]
 logger = logging.getLogger("ruststream_kinesis")
 
 _OPERATIONS = ("GetRecords", "PutRecord", "PutRecords")
-_CONTENT_TYPE = "application/x-amz-json-1.1"
-# The service says one of these when our clock and its own are too far apart. A wrong secret gives
-# two of them as well; then the clocks agree.
-_CLOCK_CODES = frozenset(
-    {
-        "InvalidSignatureException",
-        "RequestExpired",
-        "RequestInTheFuture",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
-)
-# The service takes five minutes either way. Its `Date` is whole seconds, and as old as its way.
-_CLOCKS_AGREE = 60.0
-# A page is 10 MiB of records at most, 14 MiB of JSON: what unpacks to more is no page.
-_UNPACKED_BYTES = 64 * 1024 * 1024
-# A larger body is built and signed in a thread: 10 MiB of records take some 20 ms.
-_LARGE_BYTES = 1024 * 1024
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -79,7 +58,7 @@ class ThinTransport(AwsTransport):
                 # As in `AwsTransport`: reads take turns, and the deadline starts with the turn.
                 async with client.reads, asyncio.timeout(deadline):
                     body = encode_get_records(iterator, limit, stream.arn)
-                    return await client.plane.call(_GET_RECORDS, stream, shard_id, body)
+                    return await _call(client, _GET_RECORDS, stream, shard_id, body)
         return await super().get_records(stream, shard_id, iterator, limit)
 
     async def put_record(
@@ -99,7 +78,7 @@ class ThinTransport(AwsTransport):
                     body = encode_put_record(
                         stream.name, stream.arn, data, partition_key, explicit_hash_key
                     )
-                    answer = _object(await client.plane.call(_PUT_RECORD, stream, None, body))
+                    answer = _object(await _call(client, _PUT_RECORD, stream, None, body))
                 return PutResult(
                     member(answer, "ShardId", stream), member(answer, "SequenceNumber", stream)
                 )
@@ -118,11 +97,11 @@ class ThinTransport(AwsTransport):
                 async with client.puts, asyncio.timeout(deadline):
                     size = sum(len(entry[0]) for entry in entries)
                     encode = encode_put_records
-                    if size > _LARGE_BYTES:
+                    if size > LARGE_BYTES:
                         body = await asyncio.to_thread(encode, stream.name, stream.arn, entries)
                     else:
                         body = encode(stream.name, stream.arn, entries)
-                    answer = await client.plane.call(_PUT_RECORDS, stream, None, body)
+                    answer = await _call(client, _PUT_RECORDS, stream, None, body)
                 return put_results(stream, len(entries), _rows(answer, stream))
         return await super().put_records(stream, entries)
 
@@ -141,7 +120,7 @@ class ThinTransport(AwsTransport):
             await client.life.aclose()
             raise
         parts = {each.name: getattr(client, each.name) for each in dataclasses.fields(client)}
-        return _ThinClient(**parts, plane=_Plane(client, insides, self._clock))
+        return _ThinClient(**parts, plane=Plane(insides, client.credentials, self._clock))
 
 
 class _Operation(NamedTuple):
@@ -155,134 +134,39 @@ _PUT_RECORD = _Operation("PutRecord", "put_record")
 _PUT_RECORDS = _Operation("PutRecords", "put_records")
 
 
-class _Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+async def _call(
+    client: _ThinClient,
+    operation: _Operation,
+    stream: StreamRef,
+    shard_id: str | None,
+    body: bytes,
+) -> bytes:
+    """The body of a good answer.
 
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """Where an operation on a stream goes."""
-
-    url: str
-    parsed: Any
-    """The same as aiohttp takes it without parsing it again."""
-    signer: Signer
-    session: Any
-    """The `aiohttp.ClientSession` to ask; `None` where only the client's HTTP session can."""
-
-
-class _Plane:
-    """The short way of one client: signs, sends, and reads what a refusal says."""
-
-    def __init__(self, client: Client, insides: Insides, clock: Clock) -> None:
-        self._client = client
-        self._insides = insides
-        self._clock = clock
-        self._skew = 0.0
-        """Seconds that the service's clock is ahead of ours, once it refused us for that."""
-        self._routes: dict[tuple[str, str | None], _Route] = {}
-
-    async def call(
-        self, operation: _Operation, stream: StreamRef, shard_id: str | None, body: bytes
-    ) -> bytes:
-        """The body of a good answer.
-
-        Raises:
-            RequestError: The answer is a refusal, or packed in a way that cannot be read.
-        """
-        route = self._routes.get((operation.name, stream.arn)) or await self._find(
-            operation, stream
-        )
-        keys = await self._client.credentials.get_frozen_credentials()
-        if keys is None:
-            raise _no_credentials()
-        time = self._clock.time() + self._skew
-        signing = (body, keys.access_key, keys.secret_key, keys.token or None, time)
-        if len(body) > _LARGE_BYTES:
-            headers = await asyncio.to_thread(route.signer.sign, *signing)
-        else:
-            headers = route.signer.sign(*signing)
-        answer = await self._send(operation, route, headers, body)
-        packing = answer.headers.get("Content-Encoding")
-        if packing is not None and packing != "identity":
-            answer = answer._replace(body=_unpacked(answer, operation, stream, shard_id))
-        if answer.status < ERROR_STATUS:
-            return answer.body
-        code, said = reason(answer.headers, answer.body)
-        if code in _CLOCK_CODES:
-            self._compare_clocks(answer.headers.get("Date"))
-        raise refused(operation.method, stream, shard_id, answer.status, code, said)
-
-    async def _find(self, operation: _Operation, stream: StreamRef) -> _Route:
-        parameters = {} if stream.arn is None else {"StreamARN": stream.arn}
-        there = await self._insides.rules(operation.name, parameters)
-        signed = {
-            "Content-Type": _CONTENT_TYPE,
-            "X-Amz-Target": f"{TARGET_PREFIX}.{operation.name}",
-            **there.headers,
-        }
-        unsigned = {
-            "User-Agent": self._client.kinesis.meta.config.user_agent,
-            # As aiobotocore: unpacking costs more than what it saves inside a region.
-            "Accept-Encoding": "identity",
-        }
-        signer = Signer(there.url, there.region, there.service, signed, unsigned)
-        session = None
-        if not self._insides.watched(operation.name):
-            session = await self._insides.session(there.url)
-        from yarl import URL  # noqa: PLC0415 - see the header of aws.py
-
-        route = _Route(there.url, URL(there.url, encoded=True), signer, session)
-        self._routes[operation.name, stream.arn] = route
-        return route
-
-    async def _send(
-        self, operation: _Operation, route: _Route, headers: dict[str, str], body: bytes
-    ) -> _Answer:
-        session = route.session
-        if session is None:
-            return await self._send_shown(operation, route, headers, body)
-        if session.closed:
-            raise NotConnected("not connected to Kinesis: the service is not running")
-        response = await session.request("POST", route.parsed, headers=headers, data=body)
-        return _Answer(response.status, response.headers, await response.read())
-
-    async def _send_shown(
-        self, operation: _Operation, route: _Route, headers: dict[str, str], body: bytes
-    ) -> _Answer:
-        """Shows the request to the user's `before-send` handlers; one of them may answer it."""
-        from botocore.awsrequest import (  # noqa: PLC0415 - see the header of aws.py
-            AWSPreparedRequest,
-            HeadersDict,
-        )
-
-        shown: Any = HeadersDict(headers)  # the stubs know only its forerunner
-        request = AWSPreparedRequest("POST", route.url, shown, body, False)
-        answers = await self._client.kinesis.meta.events.emit(
-            f"before-send.kinesis.{operation.name}", request=request
-        )
-        response = next((answer for _, answer in answers if answer is not None), None)
-        if response is None:
-            response = await self._insides.send(request)
-        return _Answer(response.status_code, response.headers, await response.content)
-
-    def _compare_clocks(self, date: str | None) -> None:
-        """Takes the service's time where ours is wrong: the next attempt is signed with it."""
-        try:
-            theirs = email.utils.parsedate_to_datetime(date or "").timestamp()
-        except ValueError:
-            return
-        skew = theirs - self._clock.time()
-        self._skew = skew if abs(skew) > _CLOCKS_AGREE else 0.0
-        if self._skew:
-            logger.warning("our clock is %.0f s off; requests are signed with theirs", skew)
+    Raises:
+        RequestError: The answer is a refusal, or packed in a way that cannot be read.
+    """
+    where = None if stream.arn is None else ("StreamARN", stream.arn)
+    try:
+        answer = await client.plane.call(operation.name, where, body)
+    except SessionEnded as error:
+        raise NotConnected("not connected to Kinesis: the service is not running") from error
+    except PackedAnswer as error:
+        raise RequestError(
+            f"cannot {operation.method.replace('_', ' ')}: {error}",
+            code="ContentEncodingError",
+            status=error.status if error.status >= ERROR_STATUS else None,
+            stream=stream.name,
+            shard_id=shard_id,
+        ) from error
+    if answer.status < ERROR_STATUS:
+        return answer.body
+    raise refused(operation.method, stream, shard_id, answer.status, answer.code, answer.said)
 
 
 @dataclass(frozen=True, slots=True)
 class _ThinClient(Client):
-    plane: _Plane
+    plane: Plane
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -300,35 +184,3 @@ def _rows(body: bytes, stream: StreamRef) -> Sequence[tuple[str | None, ...]]:
         raise RequestError(
             f"cannot put records: {error}", code="MalformedAnswer", stream=stream.name
         ) from error
-
-
-def _unpacked(
-    answer: _Answer, operation: _Operation, stream: StreamRef, shard_id: str | None
-) -> bytes:
-    """The body of an answer that somebody on the way has packed, though we asked for none."""
-    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        body = unpacking.decompress(answer.body, _UNPACKED_BYTES)
-        whole = unpacking.eof
-    except zlib.error:
-        body, whole = b"", False
-    if whole:
-        return body
-    packing = answer.headers.get("Content-Encoding")
-    raise RequestError(
-        f"cannot {operation.method.replace('_', ' ')}: the answer is packed ({packing!r}), which "
-        "we did not ask for, and cannot be read",
-        code="ContentEncodingError",
-        status=answer.status if answer.status >= ERROR_STATUS else None,
-        stream=stream.name,
-        shard_id=shard_id,
-    )
-
-
-def _no_credentials() -> Exception:
-    from botocore.exceptions import (  # noqa: PLC0415 - see the header of aws.py
-        NoCredentialsError,
-    )
-
-    error: Exception = NoCredentialsError()
-    return error

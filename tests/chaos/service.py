@@ -33,7 +33,7 @@ POLL = 0.5
 # Some records take as long as a call to a slow neighbour: others overtake them, and are settled while
 # the checkpoint waits. At any moment a few records are at work, so that a fault hits some.
 QUICK, SLOW, SLOW_SHARE = 0.05, 1.0, 0.02
-BLOCK = 20.0
+BLOCK = float(os.environ.get("CHAOS_BLOCK", "20"))
 """Seconds that a `block` holds the event loop for: others would have its shards after 16 s at most."""
 
 

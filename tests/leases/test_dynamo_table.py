@@ -191,10 +191,15 @@ async def test_what_does_not_pass_is_told_at_once(
 async def test_a_scan_by_somebody_who_is_no_table_is_no_empty_table(
     server: ScriptedTable, table: DynamoTable
 ):
-    server.on("Scan", raw(b"<html>proxy</html>"))
     table._deadline = 0.2
-    with pytest.raises(LeaseTableUnreachable, match="Items"):
-        [_ async for _ in table.pages()]
+    for body, said in (
+        (b"<html>proxy</html>", "unreadable"),
+        (b"[1]", "unreadable"),
+        (b"{}", "Items"),
+    ):
+        server.on("Scan", raw(body))
+        with pytest.raises(LeaseTableUnreachable, match=said):
+            [_ async for _ in table.pages()]
 
 
 async def test_reads_are_consistent_and_scans_follow_their_pages(

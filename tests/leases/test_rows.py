@@ -19,6 +19,15 @@ def state(row: Row) -> LeaseState:
     return LeaseRow(KEY, row).state(free=False)
 
 
+def test_what_a_row_said_before_decides_nothing():
+    before = state({"checkpoint": NUMBER})
+    for row in ({"checkpoint": NUMBER}, {"checkpoint": "7"}, {}, {"checkpoint": SHARD_END}):
+        assert LeaseRow(KEY, row).state(free=False, last=before) == state(row)
+    for spoiled in ("", "soon", 7, None):
+        with pytest.raises(LeaseRowError):
+            LeaseRow(KEY, {"checkpoint": spoiled}).state(free=False, last=before)
+
+
 @pytest.mark.parametrize(
     ("key", "lease"),
     [

@@ -202,6 +202,7 @@ async def test_what_is_remembered_is_bounded_by_the_rows_there_are(
         del table.rows[f"bills:shardId-{n}"]
     await store.leases("bills")
     assert store._notebook.size == (0, 0)
+    assert store._notebook._known == {}
     assert store._notebook._periods == {}
     assert store._notebook._unheard == {}
 

@@ -1,4 +1,4 @@
-"""`DynamoTable`: the primitives of `Table` over aiobotocore's DynamoDB client.
+"""`DynamoTable`: the primitives of `Table` over DynamoDB (`table_client.py`).
 
 botocore retries nothing: a call that fails for a passing reason is made again here, with growing
 pauses, while the call's time lasts. That time is shorter than what a caller of the store has, so that
@@ -24,6 +24,7 @@ from ruststream_kinesis.errors import (
 )
 from ruststream_kinesis.leases.rows import KEY
 from ruststream_kinesis.leases.table import Change, Check, Foreign, Outcome, Row, Value
+from ruststream_kinesis.leases.table_client import TableClient
 from ruststream_kinesis.leases.table_errors import how_to_create, translated, unreadable
 
 __all__ = ["DynamoTable"]
@@ -41,7 +42,7 @@ _POOL_SIZE = 32
 # What a table is in while it can be used.
 _USABLE = ("ACTIVE", "UPDATING")
 # Members that the service always sends. botocore reads a body that is no JSON (a proxy's page with
-# status 200) as an empty answer.
+# status 200) as an empty answer, where a call goes its way.
 _EXPECTED = {"describe_table": "Table", "scan": "Items", "update_item": "Attributes"}
 
 
@@ -73,7 +74,8 @@ class DynamoTable:
         self._attempt = attempt
         self._deadline = deadline
         self._looked_at = False
-        self._clients = LoopClients(
+        self._told = False
+        self._clients: LoopClients[TableClient] = LoopClients(
             "dynamodb",
             settings,
             advice="DynamoLeaseStore",
@@ -84,7 +86,7 @@ class DynamoTable:
                 "tcp_keepalive": True,
                 "parameter_validation": False,
             },
-            made=self._look_at,
+            made=self._made,
         )
 
     @property
@@ -163,7 +165,7 @@ class DynamoTable:
             return Outcome(True, None)
         return Outcome(True, _row(answer["Attributes"]))
 
-    async def _client(self) -> Any:
+    async def _client(self) -> TableClient:
         async with translated(self._name, "connect", self._attempt):
             return await self._clients.get()
 
@@ -171,7 +173,10 @@ class DynamoTable:
         return await self._persist(self._client, operation, request)
 
     async def _persist(
-        self, client: Callable[[], Awaitable[Any]], operation: str, request: Mapping[str, Any]
+        self,
+        client: Callable[[], Awaitable[TableClient]],
+        operation: str,
+        request: Mapping[str, Any],
     ) -> Any:
         """One call, made again while it fails for a passing reason and has time left."""
         calls = await client()
@@ -180,7 +185,7 @@ class DynamoTable:
         while True:
             try:
                 async with translated(self._name, operation, limit), asyncio.timeout(limit):
-                    answer = await getattr(calls, operation)(TableName=self._name, **request)
+                    answer = await calls.call(operation, self._name, request)
                     if expected is not None and expected not in answer:
                         raise unreadable(self._name, operation, expected)
                     return answer
@@ -198,13 +203,22 @@ class DynamoTable:
 
     # -- the table itself --------------------------------------------------------------------------
 
-    async def _look_at(self, client: Any) -> None:
-        """Refuses a table that is none of leases, before the first row is read or written."""
-        if self._looked_at:
-            return
+    async def _made(self, client: Any) -> TableClient:
+        """What a new client is used through, once the table was looked at."""
+        calls = await TableClient.over(client, self._clock)
+        if (unfit := calls.unfit) is not None and not self._told:
+            self._told = True
+            level = logging.INFO if unfit.expected else logging.WARNING
+            logger.log(level, "calls to DynamoDB take aiobotocore's own, slower way: %s", unfit)
+        if not self._looked_at:
+            await self._look_at(calls)
+        return calls
 
-        async def made() -> Any:
-            return client
+    async def _look_at(self, calls: TableClient) -> None:
+        """Refuses a table that is none of leases, before the first row is read or written."""
+
+        async def made() -> TableClient:
+            return calls
 
         backoff, began = Backoff(first=0.1, cap=2.0), self._clock.monotonic()
         while not await self._usable(made):
@@ -218,7 +232,7 @@ class DynamoTable:
             await self._clock.sleep(pause)
         self._looked_at = True
 
-    async def _usable(self, client: Callable[[], Awaitable[Any]]) -> bool:
+    async def _usable(self, client: Callable[[], Awaitable[TableClient]]) -> bool:
         """Whether the table is there; asks for it to be made where that is wanted."""
         try:
             answer = await self._persist(client, "describe_table", {})
@@ -236,7 +250,7 @@ class DynamoTable:
         self._check(answer["Table"])
         return answer["Table"].get("TableStatus") in _USABLE
 
-    async def _make(self, client: Callable[[], Awaitable[Any]]) -> None:
+    async def _make(self, client: Callable[[], Awaitable[TableClient]]) -> None:
         request = {
             "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
             "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
