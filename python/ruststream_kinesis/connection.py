@@ -11,6 +11,7 @@ import secrets
 import socket
 
 from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.collector import Collectors
 from ruststream_kinesis.errors import NotConnected
 from ruststream_kinesis.leases.base import LeaseStore
 from ruststream_kinesis.leases.deadline import PunctualStore
@@ -36,6 +37,8 @@ class Connection:
         self._transport: Transport | None = None
         self.max_record_bytes: dict[StreamRef, int] = {}
         """Record limit of the streams that were looked at."""
+        self.collectors = Collectors(self)
+        """What publishes in batches."""
 
     @property
     def transport(self) -> Transport:
@@ -58,7 +61,11 @@ class Connection:
         self._transport = transport
 
     async def close(self) -> None:
-        """Detaches the transport first, so that nobody starts a call on it, then closes it."""
+        """Detaches the transport first, so that nobody starts a call on it, then closes it.
+
+        What waits to be published then is not sent any more; its publishers are told.
+        """
         transport, self._transport = self._transport, None
+        self.collectors.close()
         if transport is not None:
             await transport.close()

@@ -11,16 +11,18 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruststream_kinesis._core import encode_envelope
 from ruststream_kinesis.backoff import Backoff, MinuteLog
+from ruststream_kinesis.buffer import Pending
 from ruststream_kinesis.codec import Codec
+from ruststream_kinesis.collector import Collector
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import PublishError, RequestError
 from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
+    check_explicit_hash_key,
     check_partition_key,
     check_record_size,
 )
@@ -30,9 +32,9 @@ from ruststream_kinesis.message import (
     SHARD_ID_HEADER,
 )
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, PutResult, judge
+from ruststream_kinesis.transport import Failure, PutEntry, PutResult, judge, record_limit
 
-__all__ = ["OutgoingRecord", "RecordMaker", "outgoing", "send", "spread_key"]
+__all__ = ["OutgoingRecord", "RecordMaker", "collected", "outgoing", "send", "spread_key"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
@@ -49,8 +51,7 @@ def spread_key() -> str:
     return f"{_nonce}-{next(_numbers)}"
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingRecord:
+class OutgoingRecord(NamedTuple):
     """A record that passed every local check, ready to be sent."""
 
     stream: StreamRef
@@ -59,6 +60,10 @@ class OutgoingRecord:
     partition_key: str
     key_bytes: int
     """Size of the partition key in bytes of UTF-8; it counts against the record's limit."""
+    explicit_hash_key: str | None = None
+    """The hash key that stands in for the partition key's own, in decimal digits."""
+    spread: bool = False
+    """Its partition key is of our own making: no other record has it."""
 
 
 class RecordMaker:
@@ -83,12 +88,13 @@ class RecordMaker:
         to: str,
         partition_key: str | None,
         headers: Mapping[str, str] | None,
+        explicit_hash_key: str | None = None,
     ) -> OutgoingRecord:
         """The record, checked but for its size: that limit is the stream's.
 
         Raises:
             ConfigurationError: `to` is neither a stream name nor an ARN.
-            InvalidRecord: The partition key is refused.
+            InvalidRecord: The partition key, or the explicit hash key, is refused.
             EnvelopeError: A header cannot be carried exactly.
         """
         stream = self._streams.get(to)
@@ -100,21 +106,31 @@ class RecordMaker:
             if partition_key is None:
                 # The key of a record that came without one says nothing.
                 partition_key = headers.get(PARTITION_KEY_HEADER) or None
+        if explicit_hash_key is not None:
+            check_explicit_hash_key(explicit_hash_key, stream.name)
         if partition_key is None:
             key = self._policy_key
-            partition_key = key(value) if callable(key) else key or spread_key()
-        return outgoing(stream, encode_envelope(own, self._codec.encode(value)), partition_key)
+            partition_key = key(value) if callable(key) else key
+        data = encode_envelope(own, self._codec.encode(value))
+        return outgoing(stream, data, partition_key, explicit_hash_key)
 
 
-def outgoing(stream: StreamRef, data: bytes, partition_key: str) -> OutgoingRecord:
-    """A record from its blob.
+def outgoing(
+    stream: StreamRef,
+    data: bytes,
+    partition_key: str | None,
+    explicit_hash_key: str | None = None,
+) -> OutgoingRecord:
+    """A record from its blob; without a partition key, with one that spreads over the shards.
 
     Raises:
         InvalidRecord: The partition key is refused.
     """
-    return OutgoingRecord(
-        stream, data, partition_key, check_partition_key(partition_key, stream.name)
-    )
+    if partition_key is None:
+        own = spread_key()
+        return OutgoingRecord(stream, data, own, len(own), explicit_hash_key, True)
+    key_bytes = check_partition_key(partition_key, stream.name)
+    return OutgoingRecord(stream, data, partition_key, key_bytes, explicit_hash_key)
 
 
 async def send(
@@ -142,6 +158,17 @@ async def send(
         NotConnected: The service is not running.
         PublishError: The service refused it, or went on refusing it past the deadline.
     """
+    # Named at a stop that cannot wait for it.
+    with connection.collectors.single(record.stream.name, record.partition_key):
+        return await _sent(connection, record, deadline, wanted)
+
+
+async def _sent(
+    connection: Connection,
+    record: OutgoingRecord,
+    deadline: float | None,
+    wanted: Callable[[], bool] | None,
+) -> PutResult | None:
     clock, backoff = connection.clock, Backoff(first=0.1, cap=5.0)
     log = MinuteLog(clock)
     while wanted is None or wanted():
@@ -149,7 +176,10 @@ async def send(
             if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
                 await _check_size(connection, record)
             return await connection.transport.put_record(
-                record.stream, record.data, record.partition_key
+                record.stream,
+                record.data,
+                record.partition_key,
+                explicit_hash_key=record.explicit_hash_key,
             )
         except RequestError as error:
             delay = backoff.next()
@@ -163,6 +193,43 @@ async def send(
             _say(log if deadline is None else None, record, error)
         await clock.sleep(delay)
     return None
+
+
+def collected(
+    connection: Connection,
+    record: OutgoingRecord,
+    collector: Collector,
+    *,
+    deadline: float | None = None,
+    wanted: Callable[[], bool] | None = None,
+    patient: bool = True,
+) -> Pending:
+    """Puts a record into its stream together with others; the future has its own result.
+
+    Args:
+        connection: What the collector belongs to.
+        record: What to put.
+        collector: Of its stream, on the running loop.
+        deadline: Seconds after which it is given up.
+        wanted: As for `send`.
+        patient: Wait where the buffer is full.
+
+    Raises:
+        BufferFull: It is, and nobody is to wait.
+    """
+    stream, data, key, key_bytes, explicit_hash_key, spread = record
+    size = len(data) + key_bytes
+    if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
+        check_record_size(len(data), key_bytes, limit, stream.name)
+    return connection.collectors.submit(
+        collector,
+        PutEntry(data, key, explicit_hash_key),
+        size,
+        ordered=not spread,
+        deadline=deadline,
+        wanted=wanted,
+        patient=patient,
+    )
 
 
 def _say(log: MinuteLog | None, record: OutgoingRecord, error: RequestError) -> None:
@@ -182,9 +249,6 @@ def _say(log: MinuteLog | None, record: OutgoingRecord, error: RequestError) -> 
 
 async def _check_size(connection: Connection, record: OutgoingRecord) -> None:
     """For a record that not every stream takes: no stream's limit is below the usual one."""
-    stream, limits = record.stream, connection.max_record_bytes
-    limit = limits.get(stream)
-    if limit is None:
-        info = await connection.transport.describe_stream(stream)
-        limit = limits[stream] = info.max_record_bytes
+    stream = record.stream
+    limit = await record_limit(connection, stream)
     check_record_size(len(record.data), record.key_bytes, limit, stream.name)
