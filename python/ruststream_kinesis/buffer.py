@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -29,17 +28,16 @@ class Pending(asyncio.Future["PutResult | None"]):
     It is both because it is made for every record. `None` as its result: it was not wanted any more.
     """
 
-    __slots__ = ("attempts", "deadline", "due", "entry", "error", "key", "size", "wanted")
+    __slots__ = ("attempts", "deadline", "entry", "error", "key", "size", "wanted")
 
     entry: PutEntry
+    """A plain tuple, which the collector of garbage forgets about at its first look."""
     size: int
     """Bytes of data and partition key."""
     key: str | None
     """What it keeps its order by; `None` where no other record has its partition key."""
-    due: float
-    """When it has waited long enough for others, on the monotonic clock."""
     deadline: float
-    """When it is not tried again any more; infinite for what is part of a settlement."""
+    """On the monotonic clock, when it is not tried again any more; infinite for what is part of a settlement."""
     wanted: Callable[[], bool] | None
     """Asked before every attempt whether to go on."""
     attempts: int
@@ -68,11 +66,11 @@ class Buffer:
         self._held: dict[int, list[Pending]] = {}
         """What is neither ready nor behind a key: in requests, or resting until tried again."""
         self._numbers = itertools.count()
+        self._conditional = 0
+        """Records among those in it whose publisher says whether they are wanted."""
         self.records = 0
         """Records in it."""
         self.bytes = 0
-        self.due = math.inf
-        """When the first of those that are ready has waited long enough."""
 
     def __len__(self) -> int:
         """Records in it, and those that wait for room."""
@@ -97,19 +95,22 @@ class Buffer:
         """Records that may be sent."""
         return len(self._ready)
 
-    def is_full(self, size: int) -> bool:
-        """Whether a record of this size has no room, or others wait for it already."""
-        return bool(self._outside) or self._has_no_room(size)
+    def offer(self, record: Pending) -> bool:
+        """Takes a record in, unless there is no room or others wait for it already."""
+        if (
+            self.records >= self._max_records
+            or (self.bytes + record.size > self._max_bytes and self.records)
+            or self._outside
+        ):
+            return False
+        self._admit(record)
+        return True
 
-    def _has_no_room(self, size: int) -> bool:
-        return self.records >= self._max_records or (
-            self.bytes + size > self._max_bytes and self.records > 0
-        )
-
-    def admit(self, record: Pending) -> None:
-        """Takes a record in; who calls has asked whether it is full."""
+    def _admit(self, record: Pending) -> None:
         self.records += 1
         self.bytes += record.size
+        if record.wanted is not None:
+            self._conditional += 1
         key = record.key
         if key is not None:
             keys = self._keys
@@ -122,8 +123,6 @@ class Buffer:
             keys[key] = None
         self._ready.append(record)
         self._ready_bytes += record.size
-        if record.due < self.due:
-            self.due = record.due
 
     def wait_outside(self, record: Pending) -> None:
         """Keeps a record until there is room; its publisher waits."""
@@ -135,31 +134,37 @@ class Buffer:
         What is not wanted any more, or was cancelled, is decided instead.
 
         Returns:
-            A number for `put_back` and `decided`, and the records; there may be none.
+            A number for `put_back` and `rest`, and the records; there may be none.
         """
-        ready, batch, total = self._ready, [], 0
-        gone: list[Pending] = []
-        while ready and len(batch) < self._batch:
-            record = ready[0]
-            if record.done() or (record.wanted is not None and not record.wanted()):
-                gone.append(ready.popleft())
-                self._ready_bytes -= record.size
-                continue
-            total += record.size
-            if total > MAX_PUT_RECORDS_BYTES and batch:
-                total -= record.size
-                break
-            batch.append(ready.popleft())
-        self._ready_bytes -= total
-        self.due = ready[0].due if ready else math.inf
+        ready = self._ready
+        count = min(len(ready), self._batch)
+        if self._ready_bytes > MAX_PUT_RECORDS_BYTES:
+            count = self._fitting(count)
+        taken = [ready.popleft() for _ in range(count)]
+        self._ready_bytes -= sum([each.size for each in taken])
+        batch = [each for each in taken if not each.done()]
+        if self._conditional:
+            batch = [each for each in batch if each.wanted is None or each.wanted()]
         number = next(self._numbers)
         if batch:
             self._held[number] = batch
-        for record in gone:
-            if not record.done():
-                record.set_result(None)
-        self._leave(gone)
+        if len(batch) < count:
+            kept = set(map(id, batch))
+            gone = [each for each in taken if id(each) not in kept]
+            for record in gone:
+                if not record.done():
+                    record.set_result(None)
+            self._leave(gone)
         return number, batch
+
+    def _fitting(self, most: int) -> int:
+        """How many of those that are ready one request carries; one at least."""
+        total = 0
+        for count, record in enumerate(itertools.islice(self._ready, most)):
+            total += record.size
+            if total > MAX_PUT_RECORDS_BYTES:
+                return max(count, 1)
+        return most
 
     def rest(self, number: int, left: list[Pending]) -> None:
         """Of a request, these were refused and will be sent again; the others are decided."""
@@ -177,7 +182,6 @@ class Buffer:
         back = self._held.pop(number, [])
         self._ready.extendleft(reversed(back))
         self._ready_bytes += sum(each.size for each in back)
-        self.due = -math.inf if back else self.due
 
     def sweep(self, expired: Callable[[Pending], bool]) -> None:
         """Lets go of those that wait, untried, and have expired or were cancelled meanwhile."""
@@ -187,18 +191,15 @@ class Buffer:
 
         left: list[Pending] = []
         for key, behind in self._keys.items():
-            if behind:
-                late = [each for each in behind if gone(each)]
-                if late:
-                    left += late
-                    self._keys[key] = deque(each for each in behind if not each.done())
-        for each in left:
-            self._free(each)
+            if behind and (late := [each for each in behind if gone(each)]):
+                left += late
+                self._keys[key] = deque(each for each in behind if not each.done())
+        self._free(left)
         late = [each for each in self._ready if gone(each)]
         if late:
             self._ready = deque(each for each in self._ready if not each.done())
             self._ready_bytes = sum(each.size for each in self._ready)
-        if any(map(gone, self._outside)):
+        if any([gone(each) for each in self._outside]):
             self._outside = deque(each for each in self._outside if not each.done())
         self._leave(late)
 
@@ -213,33 +214,38 @@ class Buffer:
         self._keys.clear()
         self._outside.clear()
         self._held.clear()
-        self.records = self.bytes = self._ready_bytes = 0
-        self.due = math.inf
+        self.records = self.bytes = self._ready_bytes = self._conditional = 0
         return left
 
-    def _free(self, record: Pending) -> None:
-        self.records -= 1
-        self.bytes -= record.size
+    def _free(self, records: list[Pending]) -> None:
+        self.records -= len(records)
+        self.bytes -= sum([each.size for each in records])
+        if self._conditional:
+            self._conditional -= sum([each.wanted is not None for each in records])
 
     def _leave(self, records: list[Pending]) -> None:
         """These are decided: their room is free, and what waits behind their keys is ready."""
-        keys = self._keys
-        self.records -= len(records)
-        for record in records:
-            self.bytes -= record.size
-            key = record.key
-            if key is None:
-                continue
-            behind = keys[key]
-            if behind:
-                following = behind.popleft()
-                self._ready.append(following)
-                self._ready_bytes += following.size
-                self.due = min(self.due, following.due)
-            else:
-                del keys[key]
+        self._free(records)
+        if keys := self._keys:
+            for record in records:
+                key = record.key
+                if key is None:
+                    continue
+                behind = keys[key]
+                if behind:
+                    following = behind.popleft()
+                    self._ready.append(following)
+                    self._ready_bytes += following.size
+                else:
+                    del keys[key]
         outside = self._outside
-        while outside and not self._has_no_room(outside[0].size):
+        while outside and (
+            not self.records
+            or (
+                self.records < self._max_records
+                and self.bytes + outside[0].size <= self._max_bytes
+            )
+        ):
             record = outside.popleft()
             if not record.done():
-                self.admit(record)
+                self._admit(record)

@@ -60,6 +60,7 @@ _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 5.0
 # How often, while requests fail, it looks for records whose time is over: each look is at all of them.
 _SWEEP_INTERVAL = 1.0
+_NEVER = math.inf
 # Partition keys that a message names; how many there are stands before them.
 _NAMED = 10
 
@@ -115,6 +116,10 @@ class Collector:
         self._troubled = False
         """Something failed, and not everything that did was put since."""
         self._swept = -math.inf
+        self._now: float | None = None
+        """The time, in this turn of the loop."""
+        self._due = _NEVER
+        """When the first of those that are ready has waited long enough for others."""
         self._hurried = False
         """Nobody waits for further records."""
         self._log = MinuteLog(link.clock)
@@ -127,8 +132,7 @@ class Collector:
         self,
         entry: PutEntry,
         size: int,
-        *,
-        ordered: bool,
+        key: str | None,
         deadline: float | None,
         wanted: Callable[[], bool] | None = None,
         patient: bool = True,
@@ -138,7 +142,7 @@ class Collector:
         Args:
             entry: The record.
             size: Bytes of its data and partition key.
-            ordered: Keep its place among the records of its partition key.
+            key: Its partition key, where it keeps its place among the records of that key.
             deadline: Seconds after which it is not tried again; `None`: while it is wanted.
             wanted: Asked before every attempt; where it says no, the result is `None`.
             patient: Wait for room where there is none.
@@ -146,33 +150,38 @@ class Collector:
         Raises:
             BufferFull: There is no room, and nobody is to wait for it.
         """
+        now = self._now
+        if now is None:
+            # Once a turn of the loop: nothing is sent within one.
+            now = self._now = self._link.clock.monotonic()
+            self.loop.call_soon(self._turn)
         record = Pending(loop=self.loop)
-        now = self._link.clock.monotonic()
         record.entry = entry
         record.size = size
-        record.key = entry[1] if ordered else None
-        record.due = now + self._batching.linger
-        record.deadline = math.inf if deadline is None else now + deadline
+        record.key = key
+        record.deadline = _NEVER if deadline is None else now + deadline
         record.wanted = wanted
         record.attempts = 0
         record.error = None
         buffer = self._buffer
-        if not buffer.is_full(size):
-            buffer.admit(record)
-            if buffer.ready == self._batching.batch or buffer.closes:
-                self._changed.set()
-        elif patient:
+        if not buffer.offer(record):
+            if not patient:
+                raise BufferFull(
+                    f"{buffer.records} records ({buffer.bytes} bytes) wait to be published: await "
+                    "publish(), which waits for room, or some of the futures",
+                    stream=self.stream.name,
+                )
             buffer.wait_outside(record)
-        else:
-            raise BufferFull(
-                f"{buffer.records} records ({buffer.bytes} bytes) wait to be published: await "
-                "publish(), which waits for room, or some of the futures",
-                stream=self.stream.name,
-            )
         if self._pump is None:
+            self._due = now + self._batching.linger
             self._owner.begins(self)
             self._pump = self._supervisor.spawn(f"publish[{self.stream.name}]", self._run())
+        elif self._due == _NEVER or buffer.closes:
+            self._changed.set()
         return record
+
+    def _turn(self) -> None:
+        self._now = None
 
     def hurry(self) -> None:
         """Sends what there is, and what comes until all is decided, without waiting for more."""
@@ -200,6 +209,7 @@ class Collector:
                     await self._owner.pause(rest, self._changed)
                 else:
                     number, batch = buffer.take()
+                    self._due = _NEVER
                     if batch:
                         self._on_their_way += 1
                         self._supervisor.spawn(
@@ -207,6 +217,7 @@ class Collector:
                         )
         finally:
             self._pump = None
+            self._due = _NEVER
             self._hurried = self._troubled = False
             self._owner.ends(self)
 
@@ -222,14 +233,17 @@ class Collector:
         resting = self._resting
         while resting and resting[0][0] <= now:
             buffer.put_back(heapq.heappop(resting)[1])
-        due = math.inf
+            self._due = now
+        rests = []
         if buffer.ready:
             if self._hurried or buffer.closes:
                 return 0.0
-            due = buffer.due - now
+            if self._due == _NEVER:
+                self._due = now + self._batching.linger
+            rests.append(self._due - now)
         if resting:
-            due = min(due, resting[0][0] - now)
-        return None if due == math.inf else max(due, 0.0)
+            rests.append(resting[0][0] - now)
+        return max(min(rests), 0.0) if rests else None
 
     async def _request(self, number: int, batch: list[Pending]) -> None:
         for record in batch:
@@ -239,14 +253,13 @@ class Collector:
         finally:
             self._on_their_way -= 1
             self._changed.set()
-        left = [
-            record
-            for record, result in zip(batch, results, strict=True)
-            if not isinstance(result, PutResult) and self._was_refused(record, result)
-        ]
+        left = []
         for record, result in zip(batch, results, strict=True):
-            if isinstance(result, PutResult) and not record.done():
-                record.set_result(result)
+            if isinstance(result, PutResult):
+                if not record.done():
+                    record.set_result(result)
+            elif self._was_refused(record, result):
+                left.append(record)
         if left:
             self._try_again(number, left, whole=whole)
         elif self._troubled:
@@ -262,9 +275,7 @@ class Collector:
         found: dict[int, KinesisError] = {}
         if any(record.size > DEFAULT_MAX_RECORD_BYTES for record in batch):
             found = await self._too_large(batch)
-        entries = [r.entry for r in batch if id(r) not in found] if found else [
-            record.entry for record in batch
-        ]
+        entries = [record.entry for record in batch if not found or id(record) not in found]
         results: Sequence[PutResult | KinesisError] = ()
         whole = False
         if entries:
@@ -282,7 +293,7 @@ class Collector:
         found: dict[int, KinesisError] = {}
         for record in batch:
             if record.size > DEFAULT_MAX_RECORD_BYTES:
-                data_bytes = len(record.entry.data)
+                data_bytes = len(record.entry[0])
                 try:
                     limit = await record_limit(self._link, self.stream)
                     key_bytes = record.size - data_bytes
@@ -319,7 +330,7 @@ class Collector:
             self._paused_until = max(self._paused_until, due)
         if left:
             heapq.heappush(self._resting, (due, number))
-            if any(record.deadline == math.inf for record in left) and (count := self._log.due()):
+            if any(record.deadline == _NEVER for record in left) and (count := self._log.due()):
                 # Who gave a deadline is told by it; the others have only the log.
                 logger.warning(
                     "publishing to stream %s failed (%d time(s)), trying again: %s",
@@ -341,7 +352,7 @@ class Collector:
         self._buffer.sweep(expired)
 
     def _given_up(self, record: Pending) -> PublishError:
-        size, error = len(record.entry.data), record.error
+        size, error = len(record.entry[0]), record.error
         said = "its turn did not come in time" if error is None else _said(error)
         failure = PublishError(
             f"a record of {size} bytes was not published ({record.attempts} attempt(s)): {said}",
@@ -367,7 +378,7 @@ class Collector:
         self._resting.clear()
         for record in left:
             sent = "may not have been put" if record.attempts else "was not sent"
-            error = failure(f"a record of {len(record.entry.data)} bytes {sent}: {why}")
+            error = failure(f"a record of {len(record.entry[0])} bytes {sent}: {why}")
             error.__cause__ = record.error
             record.set_exception(error)
         self._changed.set()
@@ -411,22 +422,6 @@ class Collectors:
             if found is None:
                 found = self._known[key] = Collector(self, self._link, stream, batching, loop)
         return found
-
-    def submit(
-        self,
-        collector: Collector,
-        entry: PutEntry,
-        size: int,
-        *,
-        ordered: bool,
-        deadline: float | None,
-        wanted: Callable[[], bool] | None = None,
-        patient: bool = True,
-    ) -> Pending:
-        """`Collector.submit`; every record of every publisher passes here."""
-        return collector.submit(
-            entry, size, ordered=ordered, deadline=deadline, wanted=wanted, patient=patient
-        )
 
     async def pause(self, seconds: float, changed: asyncio.Event) -> None:
         """Waits until `changed`, at most `seconds` of the service's time."""

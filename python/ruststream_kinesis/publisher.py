@@ -13,12 +13,14 @@ from ruststream_kinesis.collector import Batching, Collector
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import BufferFull, ConfigurationError, InvalidRecord
 from ruststream_kinesis.limits import (
+    DEFAULT_MAX_RECORD_BYTES,
     MAX_PUT_RECORDS,
     MAX_PUT_RECORDS_BYTES,
     check_partition_key,
+    check_record_size,
     check_seconds,
 )
-from ruststream_kinesis.records import OutgoingRecord, RecordMaker, collected, send
+from ruststream_kinesis.records import OutgoingRecord, RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import PutResult
 
@@ -28,8 +30,8 @@ __all__ = ["KinesisPublish", "KinesisPublisher"]
 _PUBLISH_DEADLINE = 30.0
 # Each publish waits as long for others; more than this is a mistake of units.
 _LONGEST_LINGER = 10.0
-# Stands for the publisher's own deadline, where `None` means none.
-_OWN = -1.0
+_Parts = tuple[StreamRef, bytes, str, int, str | None, bool]
+"""An `OutgoingRecord`, or the plain tuple of its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,7 @@ class KinesisPublisher:
         self._connection = connection
         self._policy = policy or KinesisPublish()
         self._maker = RecordMaker(self._policy.partition_key, codec or JsonCodec())
+        self._parts = self._maker.parts
         self._batching = self._policy.batching
         deadline = self._policy.deadline
         self._deadline = _PUBLISH_DEADLINE if deadline is None else deadline
@@ -182,7 +185,7 @@ class KinesisPublisher:
         """
         record = self._maker.make(value, to, partition_key, headers, explicit_hash_key)
         if self._batching is not None:
-            result = await self._collect(record, self._batching)
+            result = await self._collect(record, self._deadline)
         else:
             deadline = self._connection.clock.monotonic() + self._deadline
             result = await send(self._connection, record, deadline=deadline)
@@ -213,10 +216,7 @@ class KinesisPublisher:
 
     def collect_while(self, record: OutgoingRecord, wanted: Callable[[], bool]) -> Pending:
         """`put_while` without waiting, where the policy has a `batch`."""
-        assert self._batching is not None
-        return self._collect(
-            record, self._batching, deadline=self._policy.deadline, wanted=wanted
-        )
+        return self._collect(record, self._policy.deadline, wanted)
 
     def publish_nowait(
         self,
@@ -249,9 +249,9 @@ class KinesisPublisher:
                 name=f"publish[{to}]",
             )
         try:
-            record = self._maker.make(value, to, partition_key, headers, explicit_hash_key)
+            parts = self._parts(value, to, partition_key, headers, explicit_hash_key)
             # It gives no `None`: whether it is wanted is not asked.
-            return self._collect(record, self._batching, patient=False)  # type: ignore[return-value]  # as said
+            return self._collect(parts, self._deadline, None, False)  # type: ignore[return-value]  # as said
         except BufferFull:
             raise
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
@@ -261,20 +261,23 @@ class KinesisPublisher:
 
     def _collect(
         self,
-        record: OutgoingRecord,
-        batching: Batching,
-        *,
-        deadline: float | None = _OWN,
+        record: _Parts,
+        deadline: float | None,
         wanted: Callable[[], bool] | None = None,
         patient: bool = True,
     ) -> Pending:
+        """Gives a record to the collector of its stream on this loop."""
         connection, loop, last = self._connection, asyncio.get_running_loop(), self._last
-        _ = connection.transport  # a service that does not run takes nothing
-        if last is None or last[0] is not loop or last[1] is not record.stream:
-            collector = connection.collectors.of(record.stream, batching, loop)
-            last = self._last = (loop, record.stream, collector)
-        if deadline == _OWN:
-            deadline = self._deadline
-        return collected(
-            connection, record, last[2], deadline=deadline, wanted=wanted, patient=patient
-        )
+        if not connection.connected:
+            _ = connection.transport  # raises: a service that does not run takes nothing
+        stream, data, key, key_bytes, explicit_hash_key, spread = record
+        if last is None or last[0] is not loop or last[1] is not stream:
+            assert self._batching is not None
+            collector = connection.collectors.of(stream, self._batching, loop)
+            last = self._last = (loop, stream, collector)
+        size = len(data) + key_bytes
+        if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
+            check_record_size(len(data), key_bytes, limit, stream.name)
+        # A plain tuple is quicker to make, and forgotten by the collector of garbage.
+        entry: Any = (data, key, explicit_hash_key)
+        return last[2].submit(entry, size, None if spread else key, deadline, wanted, patient)

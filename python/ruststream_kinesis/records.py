@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 from ruststream_kinesis._core import encode_envelope
 from ruststream_kinesis.backoff import Backoff, MinuteLog
-from ruststream_kinesis.buffer import Pending
 from ruststream_kinesis.codec import Codec
-from ruststream_kinesis.collector import Collector
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import PublishError, RequestError
 from ruststream_kinesis.limits import (
@@ -32,9 +30,9 @@ from ruststream_kinesis.message import (
     SHARD_ID_HEADER,
 )
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, PutEntry, PutResult, judge, record_limit
+from ruststream_kinesis.transport import Failure, PutResult, judge, record_limit
 
-__all__ = ["OutgoingRecord", "RecordMaker", "collected", "outgoing", "send", "spread_key"]
+__all__ = ["OutgoingRecord", "RecordMaker", "outgoing", "send", "spread_key"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
@@ -78,8 +76,8 @@ class RecordMaker:
     """
 
     def __init__(self, policy_key: str | Callable[[Any], str] | None, codec: Codec) -> None:
-        self._policy_key = policy_key
-        self._codec = codec
+        self._policy_key: Any = policy_key
+        self._encode = codec.encode
         self._streams: dict[str, StreamRef] = {}
 
     def make(
@@ -97,6 +95,17 @@ class RecordMaker:
             InvalidRecord: The partition key, or the explicit hash key, is refused.
             EnvelopeError: A header cannot be carried exactly.
         """
+        return OutgoingRecord(*self.parts(value, to, partition_key, headers, explicit_hash_key))
+
+    def parts(
+        self,
+        value: Any,
+        to: str,
+        partition_key: str | None,
+        headers: Mapping[str, str] | None,
+        explicit_hash_key: str | None,
+    ) -> tuple[StreamRef, bytes, str, int, str | None, bool]:
+        """The fields of `make`, for who publishes a great many."""
         stream = self._streams.get(to)
         if stream is None:
             stream = self._streams[to] = StreamRef.parse(to)
@@ -109,10 +118,15 @@ class RecordMaker:
         if explicit_hash_key is not None:
             check_explicit_hash_key(explicit_hash_key, stream.name)
         if partition_key is None:
-            key = self._policy_key
-            partition_key = key(value) if callable(key) else key
-        data = encode_envelope(own, self._codec.encode(value))
-        return outgoing(stream, data, partition_key, explicit_hash_key)
+            partition_key = self._policy_key
+            if callable(partition_key):
+                partition_key = partition_key(value)
+        data = encode_envelope(own, self._encode(value))
+        if partition_key is None:
+            partition_key = f"{_nonce}-{next(_numbers)}"
+            return stream, data, partition_key, len(partition_key), explicit_hash_key, True
+        key_bytes = check_partition_key(partition_key, stream.name)
+        return stream, data, partition_key, key_bytes, explicit_hash_key, False
 
 
 def outgoing(
@@ -193,43 +207,6 @@ async def _sent(
             _say(log if deadline is None else None, record, error)
         await clock.sleep(delay)
     return None
-
-
-def collected(
-    connection: Connection,
-    record: OutgoingRecord,
-    collector: Collector,
-    *,
-    deadline: float | None = None,
-    wanted: Callable[[], bool] | None = None,
-    patient: bool = True,
-) -> Pending:
-    """Puts a record into its stream together with others; the future has its own result.
-
-    Args:
-        connection: What the collector belongs to.
-        record: What to put.
-        collector: Of its stream, on the running loop.
-        deadline: Seconds after which it is given up.
-        wanted: As for `send`.
-        patient: Wait where the buffer is full.
-
-    Raises:
-        BufferFull: It is, and nobody is to wait.
-    """
-    stream, data, key, key_bytes, explicit_hash_key, spread = record
-    size = len(data) + key_bytes
-    if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
-        check_record_size(len(data), key_bytes, limit, stream.name)
-    return connection.collectors.submit(
-        collector,
-        PutEntry(data, key, explicit_hash_key),
-        size,
-        ordered=not spread,
-        deadline=deadline,
-        wanted=wanted,
-        patient=patient,
-    )
 
 
 def _say(log: MinuteLog | None, record: OutgoingRecord, error: RequestError) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import AccessDenied, KinesisError, PageError, RequestError
@@ -68,8 +70,8 @@ class ShardListing:
     """Seconds since the epoch, from the response's `Date`; the local clock where there is none."""
 
 
-class PutResult(NamedTuple):
-    """Where a published record stands; a tuple, as one is made for every record."""
+class PutResult(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    """Where a published record stands; as it is answered, since one is made for every record."""
 
     shard_id: str
     sequence_number: str
