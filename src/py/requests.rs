@@ -1,5 +1,6 @@
 //! Request bodies for Python, and the results of a batch.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
@@ -60,6 +61,9 @@ pub fn encode_put_records<'py>(
         .try_iter()?
         .map(|entry| {
             let entry = entry?.cast_into::<PyTuple>()?;
+            if entry.len() != 3 {
+                return Err(PyValueError::new_err("an entry has three parts"));
+            }
             let explicit = entry.get_item(2)?;
             Ok((
                 entry.get_item(0)?.cast_into::<PyBytes>()?,
