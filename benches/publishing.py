@@ -99,9 +99,7 @@ def raw_put_records(url: str, count: int) -> Sample:
 async def _put_batches(client: object, count: int) -> list[str]:
     numbers: list[str] = []
     for first in range(0, count, BATCH):
-        records = [
-            {"Data": _DATA, "PartitionKey": f"key-{n}"} for n in range(first, first + BATCH)
-        ]
+        records = [{"Data": _DATA, "PartitionKey": f"key-{n}"} for n in range(first, first + BATCH)]
         answer = await client.put_records(  # type: ignore[attr-defined]  # made at run time
             StreamName=STREAM, Records=records
         )
@@ -199,7 +197,9 @@ def run_publishing_section(context: Context) -> None:
     )
     for name, one in series.items():
         low, high = one.spread
-        cells = ["1" if one is series[base] else str(ratio(series[base], one)) for base in (put, puts)]
+        cells = [
+            "1" if one is series[base] else str(ratio(series[base], one)) for base in (put, puts)
+        ]
         table.rows.append([name, f"{one.median:.2f}", f"{low:.2f} to {high:.2f}", *cells])
     checks = [(puts, BATCH_RATIO)]
     if compared:

@@ -116,6 +116,8 @@ class BatchDispatcher:
                         await self._handle(batch)
                 elif self._channel.closed:
                     await self._handle(batcher.flush())
+                    # Settled, or left open, is all that it was given.
+                    await self._settlement.replied()
                     return
                 if (due := batcher.due(self._clock.monotonic())) is not None:
                     await self._handle(due)

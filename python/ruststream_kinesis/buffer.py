@@ -22,7 +22,7 @@ from ruststream_kinesis.transport import PutEntry, PutResult
 __all__ = ["Buffer", "Pending"]
 
 
-class Pending(asyncio.Future["PutResult | None"]):
+class Pending(asyncio.Future[PutResult | None]):
     """One record on its way, and the future that its publisher has.
 
     It is both because it is made for every record. `None` as its result: it was not wanted any more.
@@ -68,6 +68,8 @@ class Buffer:
         self._numbers = itertools.count()
         self._conditional = 0
         """Records among those in it whose publisher says whether they are wanted."""
+        self.waited = False
+        """Some that are ready have waited already: behind their key, or to be sent again."""
         self.records = 0
         """Records in it."""
         self.bytes = 0
@@ -145,6 +147,7 @@ class Buffer:
         batch = [each for each in taken if not each.done()]
         if self._conditional:
             batch = [each for each in batch if each.wanted is None or each.wanted()]
+        self.waited = False
         number = next(self._numbers)
         if batch:
             self._held[number] = batch
@@ -182,6 +185,7 @@ class Buffer:
         back = self._held.pop(number, [])
         self._ready.extendleft(reversed(back))
         self._ready_bytes += sum(each.size for each in back)
+        self.waited = True
 
     def sweep(self, expired: Callable[[Pending], bool]) -> None:
         """Lets go of those that wait, untried, and have expired or were cancelled meanwhile."""
@@ -199,7 +203,7 @@ class Buffer:
         if late:
             self._ready = deque(each for each in self._ready if not each.done())
             self._ready_bytes = sum(each.size for each in self._ready)
-        if any([gone(each) for each in self._outside]):
+        if [each for each in self._outside if gone(each)]:
             self._outside = deque(each for each in self._outside if not each.done())
         self._leave(late)
 
@@ -236,14 +240,14 @@ class Buffer:
                     following = behind.popleft()
                     self._ready.append(following)
                     self._ready_bytes += following.size
+                    self.waited = True
                 else:
                     del keys[key]
         outside = self._outside
         while outside and (
             not self.records
             or (
-                self.records < self._max_records
-                and self.bytes + outside[0].size <= self._max_bytes
+                self.records < self._max_records and self.bytes + outside[0].size <= self._max_bytes
             )
         ):
             record = outside.popleft()

@@ -233,10 +233,9 @@ class Collector:
         resting = self._resting
         while resting and resting[0][0] <= now:
             buffer.put_back(heapq.heappop(resting)[1])
-            self._due = now
         rests = []
         if buffer.ready:
-            if self._hurried or buffer.closes:
+            if self._hurried or buffer.waited or buffer.closes:
                 return 0.0
             if self._due == _NEVER:
                 self._due = now + self._batching.linger
@@ -326,6 +325,8 @@ class Collector:
         for record in [each for each in left if each.deadline < due]:
             record.set_exception(self._given_up(record))
             left.remove(record)
+            # So may be the time of those behind it.
+            self._swept = -math.inf
         if whole:
             self._paused_until = max(self._paused_until, due)
         if left:
@@ -364,7 +365,8 @@ class Collector:
     def _died(self, error: BaseException) -> None:
         """A task of ours ended as it should not: nobody would send what is left."""
         self._fail(
-            f"its sender failed: {error!r}", lambda said: PublishError(said, stream=self.stream.name)
+            f"its sender failed: {error!r}",
+            lambda said: PublishError(said, stream=self.stream.name),
         )
 
     def abandon(self, why: str) -> list[Pending]:

@@ -202,21 +202,32 @@ class KinesisPublisher:
         Returns:
             `None` when it was not wanted any more.
         """
-        return await self.put_while(self._maker.make(value, to, None, None), wanted)
+        if self._batching is not None:
+            return await self.collect_while(value, to, wanted)
+        record = self._maker.make(value, to, None, None)
+        seconds = self._policy.deadline
+        deadline = None if seconds is None else self._connection.clock.monotonic() + seconds
+        return await send(self._connection, record, deadline=deadline, wanted=wanted)
+
+    def collect_while(self, value: Any, to: str, wanted: Callable[[], bool]) -> Pending:
+        """`publish_while` without waiting, where the policy has a `batch`.
+
+        Where the buffer is full it waits outside, in its order: who calls bounds how many do.
+        """
+        return self._collect(
+            self._maker.parts(value, to, None, None, None), self._policy.deadline, wanted
+        )
 
     async def put_while(
         self, record: OutgoingRecord, wanted: Callable[[], bool]
     ) -> PutResult | None:
-        """The same for a record that is made already."""
-        seconds = self._policy.deadline
-        if self._batching is not None:
-            return await self.collect_while(record, wanted)
-        deadline = None if seconds is None else self._connection.clock.monotonic() + seconds
-        return await send(self._connection, record, deadline=deadline, wanted=wanted)
+        """Puts a record that is made already, a copy, for as long as it is wanted.
 
-    def collect_while(self, record: OutgoingRecord, wanted: Callable[[], bool]) -> Pending:
-        """`put_while` without waiting, where the policy has a `batch`."""
-        return self._collect(record, self._policy.deadline, wanted)
+        It has no deadline, whatever the policy says: a copy is all that is left to be tried.
+        """
+        if self._batching is not None:
+            return await self._collect(record, None, wanted)
+        return await send(self._connection, record, wanted=wanted)
 
     def publish_nowait(
         self,
