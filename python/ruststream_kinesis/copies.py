@@ -18,6 +18,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ _ROOM_INTERVAL = 0.5
 
 _Waiting = tuple[float, int, Copy]
 """When it is due (monotonic), a number that breaks ties, the copy."""
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Copies:
@@ -73,7 +75,7 @@ class Copies:
         self._heap: list[_Waiting] = []
         self._numbers = itertools.count()
         self._early: deque[Copy] = deque()
-        self._at_once: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        self._at_once: deque[tuple[_Work, Context]] = deque()
         """What is to be published now, together with others: nobody waits for it here."""
         self._of: Counter[DeliveryShard] = Counter()
         """How many wait of each shard: most have none, and must not cost a look at all others."""
@@ -93,8 +95,9 @@ class Copies:
         collecting = self._publisher.batching is not None and not self._finishing
         return collecting and len(self._at_once) < MAX_WAITING
 
-    def _now(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._at_once.append(work)
+    def _now(self, work: _Work) -> None:
+        # In the context of who asked for it, as if it had waited.
+        self._at_once.append((work, copy_context()))
         self._changed.set()
 
     async def publish(self, copy: Copy, *, early: bool = False) -> None:
@@ -233,15 +236,16 @@ class Copies:
                 if self._rest() > 0:
                     gate.release()
                     continue
-                task = group.create_task(self._next()(), name=f"copy[{self._stream.name}]")
+                work, context = self._next()
+                task = group.create_task(work(), name=f"copy[{self._stream.name}]", context=context)
                 task.add_done_callback(lambda _: gate.release())
 
-    def _next(self) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _next(self) -> tuple[_Work, Context | None]:
         if self._at_once:
             return self._at_once.popleft()
         if self._early:
-            return partial(self.publish, self._early.popleft(), early=True)
-        return partial(self.publish, self._pop())
+            return partial(self.publish, self._early.popleft(), early=True), None
+        return partial(self.publish, self._pop()), None
 
     def _pop(self) -> Copy:
         copy = heapq.heappop(self._heap)[2]

@@ -52,7 +52,7 @@ def test_every_record_has_its_own_result_and_every_key_its_order(
     asyncio.run(_run(script, random.Random(seed), refusals, failures, denials, stop=stop))
 
 
-async def _run(
+async def _run(  # noqa: PLR0912 - one story, whatever the script says
     script: list[tuple[str, Any]],
     rng: random.Random,
     refusals: float,
