@@ -39,7 +39,7 @@ _DATA = b"x" * 512
 # Before the clock starts: connections, caches and the adaptive interpreter have settled.
 _WARMUP = 4 * BATCH
 # Records that are given to a publisher before their results are awaited.
-_AT_ONCE = 20 * BATCH
+_AT_ONCE = 4 * BATCH
 
 
 def _calls(url: str) -> dict[str, int]:

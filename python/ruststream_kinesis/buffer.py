@@ -41,8 +41,9 @@ class Pending(asyncio.Future[PutResult | None]):
     wanted: Callable[[], bool] | None
     """Asked before every attempt whether to go on."""
     attempts: int
-    error: Exception | None
-    """Of the last attempt."""
+    """That failed; not there before the first has."""
+    error: Exception
+    """Of the last attempt; not there before the first has failed."""
 
 
 class Buffer:
@@ -97,20 +98,21 @@ class Buffer:
         """Records that may be sent."""
         return len(self._ready)
 
-    def offer(self, record: Pending) -> bool:
-        """Takes a record in, unless there is no room or others wait for it already."""
+    def offer(self, record: Pending) -> bool | None:
+        """Takes a record in, unless there is no room or others wait for it already.
+
+        Returns:
+            `None` where it was not taken, else whether the next request is now as full as can be.
+        """
+        records, size = self.records, record.size
         if (
-            self.records >= self._max_records
-            or (self.bytes + record.size > self._max_bytes and self.records)
+            records >= self._max_records
+            or (self.bytes + size > self._max_bytes and records)
             or self._outside
         ):
-            return False
-        self._admit(record)
-        return True
-
-    def _admit(self, record: Pending) -> None:
-        self.records += 1
-        self.bytes += record.size
+            return None
+        self.records = records + 1
+        self.bytes += size
         if record.wanted is not None:
             self._conditional += 1
         key = record.key
@@ -121,10 +123,12 @@ class Buffer:
                 if behind is None:
                     behind = keys[key] = deque()
                 behind.append(record)
-                return
+                return False
             keys[key] = None
-        self._ready.append(record)
-        self._ready_bytes += record.size
+        ready = self._ready
+        ready.append(record)
+        self._ready_bytes += size
+        return len(ready) >= self._batch or self._ready_bytes >= MAX_PUT_RECORDS_BYTES
 
     def wait_outside(self, record: Pending) -> None:
         """Keeps a record until there is room; its publisher waits."""
@@ -207,13 +211,14 @@ class Buffer:
             self._outside = deque(each for each in self._outside if not each.done())
         self._leave(late)
 
-    def clear(self) -> list[Pending]:
+    def clear(self) -> list[tuple[Pending, bool]]:
         """Forgets everything.
 
         Returns:
-            What was not decided.
+            What was not decided, and of each, whether it was tried or is on its way.
         """
-        left = [each for each in self if not each.done()]
+        tried = sum(map(len, self._held.values()))
+        left = [(each, at < tried) for at, each in enumerate(self) if not each.done()]
         self._ready.clear()
         self._keys.clear()
         self._outside.clear()
@@ -243,13 +248,8 @@ class Buffer:
                     self.waited = True
                 else:
                     del keys[key]
-        outside = self._outside
-        while outside and (
-            not self.records
-            or (
-                self.records < self._max_records and self.bytes + outside[0].size <= self._max_bytes
-            )
-        ):
-            record = outside.popleft()
-            if not record.done():
-                self._admit(record)
+        if self._outside:
+            outside, self._outside = self._outside, deque()
+            while outside and (outside[0].done() or self.offer(outside[0]) is not None):
+                outside.popleft()
+            self._outside = outside

@@ -161,10 +161,9 @@ class Collector:
         record.key = key
         record.deadline = _NEVER if deadline is None else now + deadline
         record.wanted = wanted
-        record.attempts = 0
-        record.error = None
         buffer = self._buffer
-        if not buffer.offer(record):
+        closes = buffer.offer(record)
+        if closes is None:
             if not patient:
                 raise BufferFull(
                     f"{buffer.records} records ({buffer.bytes} bytes) wait to be published: await "
@@ -176,7 +175,7 @@ class Collector:
             self._due = now + self._batching.linger
             self._owner.begins(self)
             self._pump = self._supervisor.spawn(f"publish[{self.stream.name}]", self._run())
-        elif self._due == _NEVER or buffer.closes:
+        elif closes or self._due == _NEVER:
             self._changed.set()
         return record
 
@@ -245,8 +244,6 @@ class Collector:
         return max(min(rests), 0.0) if rests else None
 
     async def _request(self, number: int, batch: list[Pending]) -> None:
-        for record in batch:
-            record.attempts += 1
         try:
             results, whole = await self._put(batch)
         finally:
@@ -274,7 +271,10 @@ class Collector:
         found: dict[int, KinesisError] = {}
         if any(record.size > DEFAULT_MAX_RECORD_BYTES for record in batch):
             found = await self._too_large(batch)
-        entries = [record.entry for record in batch if not found or id(record) not in found]
+        if found:
+            entries = [record.entry for record in batch if id(record) not in found]
+        else:
+            entries = [record.entry for record in batch]
         results: Sequence[PutResult | KinesisError] = ()
         whole = False
         if entries:
@@ -303,6 +303,7 @@ class Collector:
 
     def _was_refused(self, record: Pending, error: KinesisError) -> bool:
         """Notes a failed attempt; whether another may help."""
+        record.attempts = getattr(record, "attempts", 0) + 1
         record.error = error
         if record.done():
             return False
@@ -353,10 +354,10 @@ class Collector:
         self._buffer.sweep(expired)
 
     def _given_up(self, record: Pending) -> PublishError:
-        size, error = len(record.entry[0]), record.error
+        size, error = len(record.entry[0]), getattr(record, "error", None)
         said = "its turn did not come in time" if error is None else _said(error)
         failure = PublishError(
-            f"a record of {size} bytes was not published ({record.attempts} attempt(s)): {said}",
+            f"a record of {size} bytes was not published ({getattr(record, 'attempts', 0)} attempt(s)): {said}",
             stream=self.stream.name,
         )
         failure.__cause__ = error
@@ -369,22 +370,20 @@ class Collector:
             lambda said: PublishError(said, stream=self.stream.name),
         )
 
-    def abandon(self, why: str) -> list[Pending]:
+    def abandon(self, why: str) -> None:
         """Ends without sending what is left; its publishers are told, and its tasks cancelled."""
-        left = self._fail(why, lambda said: NotConnected(said, stream=self.stream.name))
+        self._fail(why, lambda said: NotConnected(said, stream=self.stream.name))
         self._supervisor.dismiss()
-        return left
 
-    def _fail(self, why: str, failure: Callable[[str], KinesisError]) -> list[Pending]:
+    def _fail(self, why: str, failure: Callable[[str], KinesisError]) -> None:
         left = self._buffer.clear()
         self._resting.clear()
-        for record in left:
-            sent = "may not have been put" if record.attempts else "was not sent"
+        for record, tried in left:
+            sent = "may not have been put" if tried else "was not sent"
             error = failure(f"a record of {len(record.entry[0])} bytes {sent}: {why}")
-            error.__cause__ = record.error
+            error.__cause__ = getattr(record, "error", None)
             record.set_exception(error)
         self._changed.set()
-        return left
 
     def unsent(self) -> list[str]:
         """The partition keys of what is not decided."""

@@ -35,6 +35,8 @@ class Connection:
         self.clock = clock
         self.owner_id = owner_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._transport: Transport | None = None
+        self.connected = False
+        """Whether a transport is attached; an attribute, as every publish asks."""
         self.max_record_bytes: dict[StreamRef, int] = {}
         """Record limit of the streams that were looked at."""
         self.collectors = Collectors(self)
@@ -51,21 +53,17 @@ class Connection:
             raise NotConnected("not connected to Kinesis: the service is not running")
         return self._transport
 
-    @property
-    def connected(self) -> bool:
-        """Whether a transport is attached."""
-        return self._transport is not None
-
     def attach(self, transport: Transport) -> None:
         """Opens the connection over `transport`."""
         self._transport = transport
+        self.connected = True
 
     async def close(self) -> None:
         """Detaches the transport first, so that nobody starts a call on it, then closes it.
 
         What waits to be published then is not sent any more; its publishers are told.
         """
-        transport, self._transport = self._transport, None
+        transport, self._transport, self.connected = self._transport, None, False
         self.collectors.close()
         if transport is not None:
             await transport.close()

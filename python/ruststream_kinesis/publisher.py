@@ -260,9 +260,24 @@ class KinesisPublisher:
                 name=f"publish[{to}]",
             )
         try:
-            parts = self._parts(value, to, partition_key, headers, explicit_hash_key)
-            # It gives no `None`: whether it is wanted is not asked.
-            return self._collect(parts, self._deadline, None, False)  # type: ignore[return-value]  # as said
+            record = self._parts(value, to, partition_key, headers, explicit_hash_key)
+            # As in `_collect`, whose call alone would be a tenth of all this.
+            stream, data, key, key_bytes, explicit_hash_key, spread = record
+            last, size = self._last, len(data) + key_bytes
+            if (
+                last is None
+                or last[1] is not stream
+                or last[0] is not asyncio.get_running_loop()
+                or size > DEFAULT_MAX_RECORD_BYTES
+                or not self._connection.connected
+            ):
+                sent: Any = self._collect(record, self._deadline, None, False)
+                return sent  # type: ignore[no-any-return]  # no `None`: it is always wanted
+            entry: Any = (data, key, explicit_hash_key)
+            submitted: Any = last[2].submit(
+                entry, size, None if spread else key, self._deadline, None, False
+            )
+            return submitted  # type: ignore[no-any-return]  # as above
         except BufferFull:
             raise
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ruststream_kinesis._core import encode_envelope
 from ruststream_kinesis.backoff import Backoff, MinuteLog
-from ruststream_kinesis.codec import Codec
+from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import PublishError, RequestError
 from ruststream_kinesis.limits import (
@@ -39,6 +39,8 @@ logger = logging.getLogger("ruststream_kinesis")
 # Facts of a delivery, not of a record: they never travel in an envelope.
 _DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHARD_ID_HEADER})
 
+# A payload that begins with it needs an envelope, without headers too.
+_MAGIC = b"RSK1"
 # One run of keys for the whole process: unlike any other process', and each unlike the last.
 _nonce = secrets.token_hex(8)
 _numbers = itertools.count()
@@ -78,6 +80,7 @@ class RecordMaker:
     def __init__(self, policy_key: str | Callable[[Any], str] | None, codec: Codec) -> None:
         self._policy_key: Any = policy_key
         self._encode = codec.encode
+        self._plain = type(codec) is JsonCodec
         self._streams: dict[str, StreamRef] = {}
 
     def make(
@@ -121,7 +124,10 @@ class RecordMaker:
             partition_key = self._policy_key
             if callable(partition_key):
                 partition_key = partition_key(value)
-        data = encode_envelope(own, self._encode(value))
+        # What travels as it is, as most records do, is not even asked for.
+        data = value if self._plain and type(value) is bytes else self._encode(value)
+        if own is not None or type(data) is not bytes or data[:4] == _MAGIC:
+            data = encode_envelope(own, data)
         if partition_key is None:
             partition_key = f"{_nonce}-{next(_numbers)}"
             return stream, data, partition_key, len(partition_key), explicit_hash_key, True

@@ -1,5 +1,7 @@
 //! Request bodies for Python, and the results of a batch.
 
+use std::cell::RefCell;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
@@ -12,6 +14,13 @@ type Results = Vec<(
     Option<String>,
     Option<String>,
 )>;
+
+/// What a thread keeps of its buffer: a request of 500 usual records, not one of 10 MiB.
+const KEPT_BYTES: usize = 2 * 1024 * 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Data, partition key and explicit hash key of a record, kept alive.
 type Owned<'py> = (
@@ -90,8 +99,15 @@ pub fn encode_put_records<'py>(
         })
         .collect::<PyResult<Vec<Entry<'_>>>>()?;
     let stream = named(stream, arn);
-    let body = py.detach(|| requests::put_records(stream, &entries));
-    Ok(PyBytes::new(py, &body))
+    BUFFER.with_borrow_mut(|body| {
+        body.clear();
+        py.detach(|| requests::put_records_into(body, stream, &entries));
+        let bytes = PyBytes::new(py, body);
+        if body.capacity() > KEPT_BYTES {
+            *body = Vec::new();
+        }
+        Ok(bytes)
+    })
 }
 
 #[pyfunction]
