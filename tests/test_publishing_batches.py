@@ -140,6 +140,32 @@ class TestReplies:
         assert len(world.records("replies")) == 2
         assert await world.checkpoint() == "2"
 
+    @pytest.mark.parametrize("batch", [None, 10])
+    async def test_a_worker_is_not_done_before_its_replies_are(
+        self, world: World, batch: int | None
+    ):
+        async def hang(call: Call) -> None:
+            if call.operation == "put_records":
+                await asyncio.Event().wait()
+
+        world.hooks.append(hang)
+        world.put("orders", 1)
+        app = world.app(shutdown_timeout=0.1)
+
+        async def same(number: int) -> int:
+            return number
+
+        async def all_same(numbers: list[int]) -> list[int]:
+            return numbers
+
+        app.subscriber(
+            "orders", start_at=HORIZON, batch=batch, publish=KinesisPublish(to="replies", batch=1)
+        )(same if batch is None else all_same)
+        with pytest.raises(StopTimeout, match=r"worker\[orders/0\]"):
+            async with running(app):
+                await until(lambda: "replies" in puts(world))
+        assert await world.checkpoint() is None
+
     async def test_the_replies_of_a_batch_share_requests(self, world: World):
         world.put("orders", *range(100))
         app = world.app()
@@ -301,10 +327,18 @@ class TestTheStop:
             later.append(publisher.publish_nowait(b"x", "replies"))
 
         later: list[Any] = []
+        at_release: list[int] = []
         publisher = app.publisher(KinesisPublish(batch=500, linger=5))
+        release = world.store.release
+
+        async def watched(*arguments: Any, **named: Any) -> Any:
+            at_release.append(len(world.records("replies")))
+            return await release(*arguments, **named)
+
+        vars(world.store)["release"] = watched
         async with running(app):
             await until(lambda: len(later) == 1)
-        assert len(world.records("replies")) == 1
+        assert at_release == [1]
         assert later[0].done()
 
     async def test_a_shutdown_hook_may_still_publish(self, world: World):
