@@ -11,7 +11,7 @@ import secrets
 import socket
 
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.collector import Collectors
+from ruststream_kinesis.collectors import Collectors
 from ruststream_kinesis.errors import NotConnected
 from ruststream_kinesis.leases.base import LeaseStore
 from ruststream_kinesis.leases.deadline import PunctualStore

@@ -11,7 +11,7 @@ from ruststream_kinesis.buffer import Pending
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.collector import Batching, Collector
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import BufferFull, ConfigurationError, InvalidRecord
+from ruststream_kinesis.errors import ConfigurationError, InvalidRecord, NotConnected
 from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
     MAX_PUT_RECORDS,
@@ -261,29 +261,27 @@ class KinesisPublisher:
             )
         try:
             record = self._parts(value, to, partition_key, headers, explicit_hash_key)
-            # As in `_collect`, whose call alone would be a tenth of all this.
-            stream, data, key, key_bytes, explicit_hash_key, spread = record
-            last, size = self._last, len(data) + key_bytes
-            if (
-                last is None
-                or last[1] is not stream
-                or last[0] is not asyncio.get_running_loop()
-                or size > DEFAULT_MAX_RECORD_BYTES
-                or not self._connection.connected
-            ):
-                sent: Any = self._collect(record, self._deadline, None, False)
-                return sent  # type: ignore[no-any-return]  # no `None`: it is always wanted
-            entry: Any = (data, key, explicit_hash_key)
-            submitted: Any = last[2].submit(
-                entry, size, None if spread else key, self._deadline, None, False
-            )
-            return submitted  # type: ignore[no-any-return]  # as above
-        except BufferFull:
-            raise
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
-            failed = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
+            return _failed(error)
+        # As in `_collect`, whose call alone would be a tenth of all this.
+        stream, data, key, key_bytes, explicit_hash_key, spread = record
+        last, size = self._last, len(data) + key_bytes
+        if (
+            last is None
+            or last[1] is not stream
+            or last[0] is not asyncio.get_running_loop()
+            or size > DEFAULT_MAX_RECORD_BYTES
+            or not self._connection.connected
+        ):
+            try:
+                # Its result is no `None`, since nobody asks whether it is wanted.
+                return self._collect(record, self._deadline, None, False)  # type: ignore[return-value]  # as said
+            except (InvalidRecord, NotConnected) as error:
+                return _failed(error)
+        entry: Any = (data, key, explicit_hash_key)
+        return last[2].submit(  # type: ignore[return-value]  # as above
+            entry, size, None if spread else key, self._deadline, None, False
+        )
 
     def _collect(
         self,
@@ -307,3 +305,10 @@ class KinesisPublisher:
         # A plain tuple is quicker to make, and forgotten by the collector of garbage.
         entry: Any = (data, key, explicit_hash_key)
         return last[2].submit(entry, size, None if spread else key, deadline, wanted, patient)
+
+
+def _failed(error: Exception) -> asyncio.Future[PutResult]:
+    """The future of a record that is not sent."""
+    failed = asyncio.get_running_loop().create_future()
+    failed.set_exception(error)
+    return failed

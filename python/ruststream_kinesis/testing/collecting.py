@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ruststream_kinesis.buffer import Pending
-    from ruststream_kinesis.collector import Batching, Collector, Collectors
+    from ruststream_kinesis.collector import Batching, Collector
+    from ruststream_kinesis.collectors import Collectors
     from ruststream_kinesis.stream import StreamRef
     from ruststream_kinesis.testing.tracking import Tracker
 
