@@ -20,6 +20,7 @@ _PACKAGES = (
     "msgspec",
     "uvloop",
     "faststream",
+    "async-kinesis",
 )
 
 

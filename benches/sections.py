@@ -19,6 +19,7 @@ from benches.canned import ROOT, serving
 from benches.cpu import Sample, Series, interleave, ratio
 from benches.leases import run_leases_section
 from benches.pages import ORDINARY, Spec
+from benches.publishing import run_publishing_section
 from benches.report import Check, Report, Table
 from benches.tally import Plan
 
@@ -388,14 +389,15 @@ def run_testkit_section(context: Context) -> None:
     context.record("testkit", series)
 
 
-# In the order in which they run. Sections for publishing, peers, many shards and long runs join
-# here (README.md, "To come").
+# In the order in which they run. Sections for many shards and long runs join here (README.md, "To
+# come").
 SECTIONS: dict[str, Callable[[Context], None]] = {
     "core": run_core_section,
     "micro": run_micro_section,
     "service": run_service_section,
     "calls": run_calls_section,
     "leases": run_leases_section,
+    "publishing": run_publishing_section,
     "stall": run_stall_section,
     "memory": run_memory_section,
     "waiting": run_waiting_section,

@@ -54,19 +54,26 @@ pub fn put_record(stream: Stream<'_>, entry: Entry<'_>) -> Vec<u8> {
 /// The body of `PutRecords`.
 #[must_use]
 pub fn put_records(stream: Stream<'_>, entries: &[Entry<'_>]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(entries.iter().map(room).sum::<usize>() + 256);
+    let mut out = Vec::new();
+    put_records_into(&mut out, stream, entries);
+    out
+}
+
+/// The same at the end of a buffer that the caller uses again: fresh memory costs as much as
+/// writing to it.
+pub fn put_records_into(out: &mut Vec<u8>, stream: Stream<'_>, entries: &[Entry<'_>]) {
+    out.reserve(entries.iter().map(room).sum::<usize>() + 256);
     out.extend_from_slice(b"{\"Records\":[");
     for (index, entry) in entries.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
         out.push(b'{');
-        push_entry(&mut out, *entry);
+        push_entry(out, *entry);
         out.push(b'}');
     }
     out.push(b']');
-    push_stream(&mut out, stream);
-    out
+    push_stream(out, stream);
 }
 
 /// Bytes that an entry takes, if its keys hold nothing to escape.

@@ -42,8 +42,8 @@ __all__ = ["AwsSettings", "AwsTransport", "put_results"]
 CALL_DEADLINE = 30.0
 _NO_TURN: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
 # A put is small: an answer that takes longer than this does not come, and the publish has time
-# left to try again.
-_DEADLINES = {"put_record": 10.0}
+# left to try again. A batch may have 10 MiB to send.
+_DEADLINES = {"put_record": 10.0, "put_records": 15.0}
 _KIB = 1024
 # ListShards names at most this many a page by default; said so that the pages are not smaller.
 _SHARDS_PER_PAGE = 1000

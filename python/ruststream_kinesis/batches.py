@@ -130,6 +130,8 @@ class BatchDispatcher:
                         await self._handle(batch)
                 elif self._channel.closed:
                     await self._handle(batcher.flush())
+                    # Settled, or left open, is all that it was given.
+                    await self._settlement.replied()
                     return
                 elif lane in self._hurried:
                     self._hurried.discard(lane)

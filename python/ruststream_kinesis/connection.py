@@ -11,6 +11,7 @@ import secrets
 import socket
 
 from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.collectors import Collectors
 from ruststream_kinesis.errors import NotConnected
 from ruststream_kinesis.heartbeat import STALL_TIMEOUT, Heartbeat
 from ruststream_kinesis.leases.base import LeaseStore
@@ -48,8 +49,12 @@ class Connection:
             self.store, clock, self.owner_id, max_shards=max_shards, stall_timeout=stall_timeout
         )
         self._transport: Transport | None = None
+        self.connected = False
+        """Whether a transport is attached; an attribute, as every publish asks."""
         self.max_record_bytes: dict[StreamRef, int] = {}
         """Record limit of the streams that were looked at."""
+        self.collectors = Collectors(self)
+        """What publishes in batches."""
 
     @property
     def transport(self) -> Transport:
@@ -62,18 +67,18 @@ class Connection:
             raise NotConnected("not connected to Kinesis: the service is not running")
         return self._transport
 
-    @property
-    def connected(self) -> bool:
-        """Whether a transport is attached."""
-        return self._transport is not None
-
     def attach(self, transport: Transport) -> None:
         """Opens the connection over `transport`."""
         self._transport = transport
+        self.connected = True
 
     async def close(self) -> None:
-        """Detaches the transport first, so that nobody starts a call on it, then closes it."""
-        transport, self._transport = self._transport, None
+        """Detaches the transport first, so that nobody starts a call on it, then closes it.
+
+        What waits to be published then is not sent any more; its publishers are told.
+        """
+        transport, self._transport, self.connected = self._transport, None, False
+        self.collectors.close()
         if transport is not None:
             try:
                 await transport.close()

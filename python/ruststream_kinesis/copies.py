@@ -17,14 +17,18 @@ import itertools
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
 
 from ruststream_kinesis.channel import DeliveryShard
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import InvalidRecord, KinesisError
-from ruststream_kinesis.records import outgoing, send, spread_key
+from ruststream_kinesis.publisher import KinesisPublisher
+from ruststream_kinesis.records import outgoing
 from ruststream_kinesis.retry import Copy, RetryPolicy, dead_letter_blobs
 from ruststream_kinesis.stream import StreamRef
 
@@ -41,6 +45,7 @@ _ROOM_INTERVAL = 0.5
 
 _Waiting = tuple[float, int, Copy]
 """When it is due (monotonic), a number that breaks ties, the copy."""
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Copies:
@@ -51,6 +56,7 @@ class Copies:
         stream: Where copies go: the subscription's own stream, by its own name or ARN.
         connection: Transport and clock.
         counters: What becomes of the copies is counted here.
+        publisher: Puts them; one that collects makes workers wait for none of them.
     """
 
     def __init__(
@@ -59,15 +65,18 @@ class Copies:
         stream: StreamRef,
         connection: Connection,
         counters: Counters | None = None,
+        publisher: KinesisPublisher | None = None,
     ) -> None:
         self.policy = policy
         self._stream = stream
-        self._connection = connection
+        self._publisher = publisher or KinesisPublisher(connection)
         self._clock = connection.clock
         self.counters = counters or Counters()
         self._heap: list[_Waiting] = []
         self._numbers = itertools.count()
         self._early: deque[Copy] = deque()
+        self._at_once: deque[tuple[_Work, Context]] = deque()
+        """What is to be published now, together with others: nobody waits for it here."""
         self._of: Counter[DeliveryShard] = Counter()
         """How many wait of each shard: most have none, and must not cost a look at all others."""
         self._changed = asyncio.Event()
@@ -77,6 +86,19 @@ class Copies:
     def waiting(self) -> int:
         """Copies that are kept until they are due."""
         return len(self._heap) + len(self._early)
+
+    def _collects(self) -> bool:
+        """Whether what is to be published now waits for others, and its worker does not.
+
+        Not at the end, when `run` has all that it will publish, nor without bounds.
+        """
+        collecting = self._publisher.batching is not None and not self._finishing
+        return collecting and len(self._at_once) < MAX_WAITING
+
+    def _now(self, work: _Work) -> None:
+        # In the context of who asked for it, as if it had waited.
+        self._at_once.append((work, copy_context()))
+        self._changed.set()
 
     async def publish(self, copy: Copy, *, early: bool = False) -> None:
         """Puts a copy into the stream, then settles its original; a void copy is dropped.
@@ -89,15 +111,15 @@ class Copies:
             record = outgoing(
                 self._stream,
                 copy.blob(early=early),
-                copy.partition_key or spread_key(),
+                copy.partition_key or None,
                 copy.explicit_hash_key,
             )
-            result = await send(self._connection, record, wanted=lambda: not copy.is_void())
+            result = await self._publisher.put_while(record, lambda: not copy.is_void())
         except InvalidRecord as error:
             if self.policy.dead_letter is None:
                 self._stays_open(copy, "its copy", error)
             else:
-                await self.dead_letter(copy, error)
+                await self._bury(copy, error)
         except KinesisError as error:
             self._stays_open(copy, "its copy", error)
         else:
@@ -106,6 +128,16 @@ class Copies:
 
     async def dead_letter(self, copy: Copy, error: BaseException | None) -> None:
         """Puts a record into the dead letter stream, then settles it.
+
+        Where the publisher collects, it returns before that.
+        """
+        if self._collects():
+            self._now(partial(self._bury, copy, error))
+        else:
+            await self._bury(copy, error)
+
+    async def _bury(self, copy: Copy, error: BaseException | None) -> None:
+        """Puts it there.
 
         Near the record limit our own headers give way one by one; payload and received headers
         always stay.
@@ -116,8 +148,8 @@ class Copies:
         refused: KinesisError | None = None
         for blob in dead_letter_blobs(copy, error):
             try:
-                record = outgoing(stream, blob, copy.partition_key or spread_key())
-                result = await send(self._connection, record, wanted=lambda: not copy.is_void())
+                record = outgoing(stream, blob, copy.partition_key or None)
+                result = await self._publisher.put_while(record, lambda: not copy.is_void())
             except InvalidRecord as too_large:
                 refused = too_large
                 continue
@@ -145,10 +177,14 @@ class Copies:
         """Keeps a copy until its delay has passed.
 
         Where waiting would block others (the shard is not read any more, too many wait), it is
-        published at once, marked with the time it is due.
+        published at once, marked with the time it is due. Where the publisher collects, what is
+        published at once is so after this returns.
         """
         if delay <= 0:
-            await self.publish(copy)
+            if self._collects():
+                self._now(partial(self.publish, copy))
+            else:
+                await self.publish(copy)
         elif copy.shard.unread or self.waiting >= MAX_WAITING:
             await self.publish(copy, early=True)
         else:
@@ -189,7 +225,8 @@ class Copies:
 
         Cancelled, it leaves the originals of what is on its way open: they come again.
         """
-        gate = asyncio.Semaphore(_AT_ONCE)
+        batching = self._publisher.batching
+        gate = asyncio.Semaphore(_AT_ONCE if batching is None else max(_AT_ONCE, batching.batch))
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
@@ -204,12 +241,16 @@ class Copies:
                 if self._rest() > 0:
                     gate.release()
                     continue
-                early = bool(self._early)
-                copy = self._early.popleft() if early else self._pop()
-                task = group.create_task(
-                    self.publish(copy, early=early), name=f"copy[{copy.shard.stream}]"
-                )
+                work, context = self._next()
+                task = group.create_task(work(), name=f"copy[{self._stream.name}]", context=context)
                 task.add_done_callback(lambda _: gate.release())
+
+    def _next(self) -> tuple[_Work, Context | None]:
+        if self._at_once:
+            return self._at_once.popleft()
+        if self._early:
+            return partial(self.publish, self._early.popleft(), early=True), None
+        return partial(self.publish, self._pop()), None
 
     def _pop(self) -> Copy:
         copy = heapq.heappop(self._heap)[2]
@@ -223,7 +264,7 @@ class Copies:
 
     def _rest(self) -> float:
         """Seconds until there is something to publish."""
-        if self._early:
+        if self._early or self._at_once:
             return 0.0
         return self._heap[0][0] - self._clock.monotonic() if self._heap else math.inf
 

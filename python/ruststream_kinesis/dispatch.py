@@ -190,6 +190,8 @@ class Dispatcher:
         self._workers.append(worker)
         while (run := await self._channel.take(lane)) is not None:
             await self._run(worker, run)
+        # A worker that is done has settled, or left open, all that it was given.
+        await self._settlement.replied()
 
     @property
     def running(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 __all__ = [
     "AccessDenied",
     "AckUnsupported",
+    "BufferFull",
     "ConfigurationError",
     "EnvelopeError",
     "HandlerError",
@@ -152,6 +153,13 @@ class AccessDenied(RequestError):
 
 class PublishError(KinesisError):
     """A record that could not be put in its stream; it is not there as far as we know."""
+
+
+class BufferFull(PublishError):
+    """`publish_nowait` found the buffer of its stream full; nothing of the record is kept.
+
+    Await `publish` instead, which waits for room, or some of the futures that you have.
+    """
 
 
 class AckUnsupported(KinesisError):

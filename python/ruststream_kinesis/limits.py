@@ -16,6 +16,9 @@ __all__ = [
     "DEFAULT_MAX_RECORD_BYTES",
     "MAX_GET_RECORDS",
     "MAX_PARTITION_KEY_LENGTH",
+    "MAX_PUT_RECORDS",
+    "MAX_PUT_RECORDS_BYTES",
+    "check_explicit_hash_key",
     "check_partition_key",
     "check_record_size",
     "check_seconds",
@@ -28,6 +31,11 @@ DEFAULT_MAX_RECORD_BYTES = 1024 * 1024
 MAX_GET_RECORDS = 10_000
 # Unicode characters, not bytes.
 MAX_PARTITION_KEY_LENGTH = 256
+# Records of one PutRecords request, and their data and partition keys together.
+MAX_PUT_RECORDS = 500
+MAX_PUT_RECORDS_BYTES = 10 * 1024 * 1024
+# Hash keys are 128 bits.
+_HASH_KEYS = 2**128
 
 _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
 
@@ -60,12 +68,32 @@ def check_partition_key(key: object, stream: str | None) -> int:
             f"{MAX_PARTITION_KEY_LENGTH}",
             stream=stream,
         )
+    if key.isascii():
+        return len(key)
     try:
         return len(key.encode())
     except UnicodeEncodeError as error:
         raise InvalidRecord(
             f"partition key {key!r} holds a lone surrogate and is not valid Unicode", stream=stream
         ) from error
+
+
+def check_explicit_hash_key(key: object, stream: str | None) -> str:
+    """Returns `key` when the service takes it as an explicit hash key.
+
+    Raises:
+        InvalidRecord: It is not the decimal digits of a number below 2^128.
+    """
+    if (
+        not isinstance(key, str)
+        or re.fullmatch(r"0|[1-9][0-9]{0,38}", key, re.ASCII) is None
+        or int(key) >= _HASH_KEYS
+    ):
+        raise InvalidRecord(
+            f"explicit_hash_key must be the decimal digits of a number below 2^128: {key!r}",
+            stream=stream,
+        )
+    return key
 
 
 def check_record_size(data_bytes: int, key_bytes: int, limit: int, stream: str) -> None:

@@ -7,11 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ruststream_kinesis.buffer import Pending
 from ruststream_kinesis.codec import Codec, JsonCodec
+from ruststream_kinesis.collector import Batching, Collector
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import ConfigurationError, InvalidRecord
-from ruststream_kinesis.limits import check_partition_key, check_seconds
-from ruststream_kinesis.records import RecordMaker, send
+from ruststream_kinesis.errors import ConfigurationError, InvalidRecord, NotConnected
+from ruststream_kinesis.limits import (
+    DEFAULT_MAX_RECORD_BYTES,
+    MAX_PUT_RECORDS,
+    MAX_PUT_RECORDS_BYTES,
+    check_partition_key,
+    check_record_size,
+    check_seconds,
+)
+from ruststream_kinesis.records import OutgoingRecord, RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import PutResult
 
@@ -19,6 +28,10 @@ __all__ = ["KinesisPublish", "KinesisPublisher"]
 
 # How long a record that the service refuses for a passing reason is tried again.
 _PUBLISH_DEADLINE = 30.0
+# Each publish waits as long for others; more than this is a mistake of units.
+_LONGEST_LINGER = 10.0
+_Parts = tuple[StreamRef, bytes, str, int, str | None, bool]
+"""An `OutgoingRecord`, or the plain tuple of its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,17 @@ class KinesisPublish:
     deadline: float | None = None
     """Seconds to go on trying a record that is refused for a passing reason. By default 30; a reply
     is tried until its shard is lost or the service stops, since nobody else would try again."""
+    batch: int | None = None
+    """Records a PutRecords request, 1 to 500; `None`: each record goes by itself, at once. A request
+    closes at so many, at 10 MiB, or at the end of `linger`. Records of one partition key never share
+    a request, since the service may take them in another order: few keys make small requests."""
+    linger: float = 0.05
+    """Seconds that the first record of a request waits for others, where there is a `batch`."""
+    buffer_records: int = 100_000
+    """Records that may wait or be on their way to one stream, where there is a `batch`; when there
+    are so many, `publish` waits for room and `publish_nowait` raises `BufferFull`."""
+    buffer_bytes: int = 64 * 1024 * 1024
+    """The same in bytes of data and keys, at least 10 MiB: the largest record has to fit."""
 
     def __post_init__(self) -> None:
         if self.to is not None:
@@ -53,6 +77,33 @@ class KinesisPublish:
             )
         if self.deadline is not None:
             check_seconds("deadline", self.deadline)
+        self._check_batching()
+
+    def _check_batching(self) -> None:
+        if self.batch is not None:
+            _check_whole("batch", self.batch, 1)
+        if self.batch is not None and self.batch > MAX_PUT_RECORDS:
+            raise ConfigurationError(
+                f"batch must be at most {MAX_PUT_RECORDS}, as PutRecords takes: {self.batch!r}"
+            )
+        if check_seconds("linger", self.linger) > _LONGEST_LINGER:
+            raise ConfigurationError(
+                f"linger must be at most {_LONGEST_LINGER:g} s: {self.linger!r}"
+            )
+        if self.batch is not None and self.linger == 0:
+            raise ConfigurationError(
+                "a batch that waits for nobody is none: leave out batch=, or give linger= some "
+                "milliseconds"
+            )
+        _check_whole("buffer_records", self.buffer_records, self.batch or 1)
+        _check_whole("buffer_bytes", self.buffer_bytes, MAX_PUT_RECORDS_BYTES)
+
+    @property
+    def batching(self) -> Batching | None:
+        """How records are collected; `None` where each goes by itself."""
+        if self.batch is None:
+            return None
+        return Batching(self.batch, self.linger, self.buffer_records, self.buffer_bytes)
 
     @classmethod
     def of(cls, publish: KinesisPublish | str | None) -> KinesisPublish | None:
@@ -62,6 +113,11 @@ class KinesisPublish:
         return cls(to=publish) if isinstance(publish, str) else publish
 
 
+def _check_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name} must be a whole number of at least {least}: {value!r}")
+
+
 class KinesisPublisher:
     """Publishes values; usable while the service runs, from any event loop.
 
@@ -69,7 +125,7 @@ class KinesisPublisher:
 
     Args:
         connection: The service's connection.
-        policy: Where keys come from, how long to try.
+        policy: Where keys come from, how long to try, whether to collect.
         codec: Encodes values.
     """
 
@@ -82,6 +138,17 @@ class KinesisPublisher:
         self._connection = connection
         self._policy = policy or KinesisPublish()
         self._maker = RecordMaker(self._policy.partition_key, codec or JsonCodec())
+        self._parts = self._maker.parts
+        self._batching = self._policy.batching
+        deadline = self._policy.deadline
+        self._deadline = _PUBLISH_DEADLINE if deadline is None else deadline
+        self._last: tuple[asyncio.AbstractEventLoop, StreamRef, Collector] | None = None
+        """The collector that was used last: most publishers have one stream and one loop."""
+
+    @property
+    def batching(self) -> Batching | None:
+        """How records are collected; `None` where each goes by itself."""
+        return self._batching
 
     async def publish(
         self,
@@ -90,11 +157,13 @@ class KinesisPublisher:
         *,
         partition_key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        explicit_hash_key: str | None = None,
     ) -> PutResult:
         """Puts one record; when it returns, the record is durably in the stream.
 
         A record whose answer was lost is sent again, so it may stand in the stream twice: delivery
-        is at-least-once on this side too. Cancelling leaves open whether it was put.
+        is at-least-once on this side too. Cancelling leaves open whether it was put. Where the
+        policy has a `batch`, it waits for room in the buffer first, and then for its request.
 
         Args:
             value: Anything the codec encodes; `bytes` and `str` travel as they are.
@@ -102,6 +171,8 @@ class KinesisPublisher:
             partition_key: 1 to 256 characters. By default the `partition-key` header, else the
                 policy's, else one that spreads records over the shards.
             headers: They travel in the envelope.
+            explicit_hash_key: Decimal digits of the hash key that chooses the shard in place of
+                the partition key's own.
 
         Returns:
             Shard and sequence number of the record.
@@ -112,8 +183,12 @@ class KinesisPublisher:
             NotConnected: The service is not running.
             PublishError: The service refused it, or went on refusing it past the deadline.
         """
-        record = self._maker.make(value, to, partition_key, headers)
-        result = await send(self._connection, record, deadline=self._deadline(_PUBLISH_DEADLINE))
+        record = self._maker.make(value, to, partition_key, headers, explicit_hash_key)
+        if self._batching is not None:
+            result = await self._collect(record, self._deadline)
+        else:
+            deadline = self._connection.clock.monotonic() + self._deadline
+            result = await send(self._connection, record, deadline=deadline)
         assert result is not None  # it only gives up early where it was asked to
         return result
 
@@ -127,12 +202,32 @@ class KinesisPublisher:
         Returns:
             `None` when it was not wanted any more.
         """
+        if self._batching is not None:
+            return await self.collect_while(value, to, wanted)
         record = self._maker.make(value, to, None, None)
-        return await send(self._connection, record, deadline=self._deadline(None), wanted=wanted)
+        seconds = self._policy.deadline
+        deadline = None if seconds is None else self._connection.clock.monotonic() + seconds
+        return await send(self._connection, record, deadline=deadline, wanted=wanted)
 
-    def _deadline(self, default: float | None) -> float | None:
-        seconds = default if self._policy.deadline is None else self._policy.deadline
-        return None if seconds is None else self._connection.clock.monotonic() + seconds
+    def collect_while(self, value: Any, to: str, wanted: Callable[[], bool]) -> Pending:
+        """`publish_while` without waiting, where the policy has a `batch`.
+
+        Where the buffer is full it waits outside, in its order: who calls bounds how many do.
+        """
+        return self._collect(
+            self._maker.parts(value, to, None, None, None), self._policy.deadline, wanted
+        )
+
+    async def put_while(
+        self, record: OutgoingRecord, wanted: Callable[[], bool]
+    ) -> PutResult | None:
+        """Puts a record that is made already, a copy, for as long as it is wanted.
+
+        It has no deadline, whatever the policy says: a copy is all that is left to be tried.
+        """
+        if self._batching is not None:
+            return await self._collect(record, None, wanted)
+        return await send(self._connection, record, wanted=wanted)
 
     def publish_nowait(
         self,
@@ -141,12 +236,79 @@ class KinesisPublisher:
         *,
         partition_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> asyncio.Task[PutResult]:
+        explicit_hash_key: str | None = None,
+    ) -> asyncio.Future[PutResult]:
         """The same without waiting: the future ends with the record's own result.
 
-        The caller keeps the future; an error that nobody asks for is reported by asyncio.
+        The caller keeps the future; an error that nobody asks for is reported by asyncio. What is
+        wrong with the record is the future's error too. Cancelling it takes the record back, unless
+        it is on its way already.
+
+        Raises:
+            BufferFull: The policy has a `batch`, and its buffer is full: nothing of the record is
+                kept.
         """
-        return asyncio.get_running_loop().create_task(
-            self.publish(value, to, partition_key=partition_key, headers=headers),
-            name=f"publish[{to}]",
+        if self._batching is None:
+            return asyncio.get_running_loop().create_task(
+                self.publish(
+                    value,
+                    to,
+                    partition_key=partition_key,
+                    headers=headers,
+                    explicit_hash_key=explicit_hash_key,
+                ),
+                name=f"publish[{to}]",
+            )
+        try:
+            record = self._parts(value, to, partition_key, headers, explicit_hash_key)
+        except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
+            return _failed(error)
+        # As in `_collect`, whose call alone would be a tenth of all this.
+        stream, data, key, key_bytes, explicit_hash_key, spread = record
+        last, size = self._last, len(data) + key_bytes
+        if (
+            last is None
+            or last[1] is not stream
+            or last[0] is not asyncio.get_running_loop()
+            or size > DEFAULT_MAX_RECORD_BYTES
+            or not self._connection.connected
+        ):
+            try:
+                # Its result is no `None`, since nobody asks whether it is wanted.
+                return self._collect(record, self._deadline, None, False)  # type: ignore[return-value]  # as said
+            except (InvalidRecord, NotConnected) as error:
+                return _failed(error)
+        entry: Any = (data, key, explicit_hash_key)
+        return last[2].submit(  # type: ignore[return-value]  # as above
+            entry, size, None if spread else key, self._deadline, None, False
         )
+
+    def _collect(
+        self,
+        record: _Parts,
+        deadline: float | None,
+        wanted: Callable[[], bool] | None = None,
+        patient: bool = True,
+    ) -> Pending:
+        """Gives a record to the collector of its stream on this loop."""
+        connection, loop, last = self._connection, asyncio.get_running_loop(), self._last
+        if not connection.connected:
+            _ = connection.transport  # raises: a service that does not run takes nothing
+        stream, data, key, key_bytes, explicit_hash_key, spread = record
+        if last is None or last[0] is not loop or last[1] is not stream:
+            assert self._batching is not None
+            collector = connection.collectors.of(stream, self._batching, loop)
+            last = self._last = (loop, stream, collector)
+        size = len(data) + key_bytes
+        if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
+            check_record_size(len(data), key_bytes, limit, stream.name)
+        # A plain tuple is quicker to make, and forgotten by the collector of garbage.
+        entry: Any = (data, key, explicit_hash_key)
+        return last[2].submit(entry, size, None if spread else key, deadline, wanted, patient)
+
+
+def _failed(error: Exception) -> asyncio.Future[PutResult]:
+    """The future of a record that is not sent."""
+    failed = asyncio.get_running_loop().create_future()
+    failed.set_exception(error)
+    return failed

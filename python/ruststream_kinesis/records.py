@@ -11,16 +11,16 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruststream_kinesis._core import encode_envelope
 from ruststream_kinesis.backoff import Backoff, MinuteLog
-from ruststream_kinesis.codec import Codec
+from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import PublishError, RequestError
 from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
+    check_explicit_hash_key,
     check_partition_key,
     check_record_size,
 )
@@ -30,7 +30,7 @@ from ruststream_kinesis.message import (
     SHARD_ID_HEADER,
 )
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, PutResult, judge
+from ruststream_kinesis.transport import Failure, PutResult, judge, record_limit
 
 __all__ = ["OutgoingRecord", "RecordMaker", "outgoing", "send", "spread_key"]
 
@@ -39,6 +39,8 @@ logger = logging.getLogger("ruststream_kinesis")
 # Facts of a delivery, not of a record: they never travel in an envelope.
 _DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHARD_ID_HEADER})
 
+# A payload that begins with it needs an envelope, without headers too.
+_MAGIC = b"RSK1"
 # One run of keys for the whole process: unlike any other process', and each unlike the last.
 _nonce = secrets.token_hex(8)
 _numbers = itertools.count()
@@ -49,8 +51,7 @@ def spread_key() -> str:
     return f"{_nonce}-{next(_numbers)}"
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingRecord:
+class OutgoingRecord(NamedTuple):
     """A record that passed every local check, ready to be sent."""
 
     stream: StreamRef
@@ -60,7 +61,9 @@ class OutgoingRecord:
     key_bytes: int
     """Size of the partition key in bytes of UTF-8; it counts against the record's limit."""
     explicit_hash_key: str | None = None
-    """What chooses the shard in place of the partition key's hash."""
+    """The hash key that stands in for the partition key's own, in decimal digits."""
+    spread: bool = False
+    """Its partition key is of our own making: no other record has it."""
 
 
 class RecordMaker:
@@ -75,8 +78,9 @@ class RecordMaker:
     """
 
     def __init__(self, policy_key: str | Callable[[Any], str] | None, codec: Codec) -> None:
-        self._policy_key = policy_key
-        self._codec = codec
+        self._policy_key: Any = policy_key
+        self._encode = codec.encode
+        self._plain = type(codec) is JsonCodec
         self._streams: dict[str, StreamRef] = {}
 
     def make(
@@ -85,14 +89,26 @@ class RecordMaker:
         to: str,
         partition_key: str | None,
         headers: Mapping[str, str] | None,
+        explicit_hash_key: str | None = None,
     ) -> OutgoingRecord:
         """The record, checked but for its size: that limit is the stream's.
 
         Raises:
             ConfigurationError: `to` is neither a stream name nor an ARN.
-            InvalidRecord: The partition key is refused.
+            InvalidRecord: The partition key, or the explicit hash key, is refused.
             EnvelopeError: A header cannot be carried exactly.
         """
+        return OutgoingRecord(*self.parts(value, to, partition_key, headers, explicit_hash_key))
+
+    def parts(
+        self,
+        value: Any,
+        to: str,
+        partition_key: str | None,
+        headers: Mapping[str, str] | None,
+        explicit_hash_key: str | None,
+    ) -> tuple[StreamRef, bytes, str, int, str | None, bool]:
+        """The fields of `make`, for who publishes a great many."""
         stream = self._streams.get(to)
         if stream is None:
             stream = self._streams[to] = StreamRef.parse(to)
@@ -102,20 +118,37 @@ class RecordMaker:
             if partition_key is None:
                 # The key of a record that came without one says nothing.
                 partition_key = headers.get(PARTITION_KEY_HEADER) or None
+        if explicit_hash_key is not None:
+            check_explicit_hash_key(explicit_hash_key, stream.name)
         if partition_key is None:
-            key = self._policy_key
-            partition_key = key(value) if callable(key) else key or spread_key()
-        return outgoing(stream, encode_envelope(own, self._codec.encode(value)), partition_key)
+            partition_key = self._policy_key
+            if callable(partition_key):
+                partition_key = partition_key(value)
+        # What travels as it is, as most records do, is not even asked for.
+        data = value if self._plain and type(value) is bytes else self._encode(value)
+        if own is not None or type(data) is not bytes or data[:4] == _MAGIC:
+            data = encode_envelope(own, data)
+        if partition_key is None:
+            partition_key = f"{_nonce}-{next(_numbers)}"
+            return stream, data, partition_key, len(partition_key), explicit_hash_key, True
+        key_bytes = check_partition_key(partition_key, stream.name)
+        return stream, data, partition_key, key_bytes, explicit_hash_key, False
 
 
 def outgoing(
-    stream: StreamRef, data: bytes, partition_key: str, explicit_hash_key: str | None = None
+    stream: StreamRef,
+    data: bytes,
+    partition_key: str | None,
+    explicit_hash_key: str | None = None,
 ) -> OutgoingRecord:
-    """A record from its blob.
+    """A record from its blob; without a partition key, with one that spreads over the shards.
 
     Raises:
         InvalidRecord: The partition key is refused.
     """
+    if partition_key is None:
+        own = spread_key()
+        return OutgoingRecord(stream, data, own, len(own), explicit_hash_key, True)
     key_bytes = check_partition_key(partition_key, stream.name)
     return OutgoingRecord(stream, data, partition_key, key_bytes, explicit_hash_key)
 
@@ -145,6 +178,17 @@ async def send(
         NotConnected: The service is not running.
         PublishError: The service refused it, or went on refusing it past the deadline.
     """
+    # Named at a stop that cannot wait for it.
+    with connection.collectors.single(record.stream.name, record.partition_key):
+        return await _sent(connection, record, deadline, wanted)
+
+
+async def _sent(
+    connection: Connection,
+    record: OutgoingRecord,
+    deadline: float | None,
+    wanted: Callable[[], bool] | None,
+) -> PutResult | None:
     clock, backoff = connection.clock, Backoff(first=0.1, cap=5.0)
     log = MinuteLog(clock)
     while wanted is None or wanted():
@@ -188,9 +232,6 @@ def _say(log: MinuteLog | None, record: OutgoingRecord, error: RequestError) -> 
 
 async def _check_size(connection: Connection, record: OutgoingRecord) -> None:
     """For a record that not every stream takes: no stream's limit is below the usual one."""
-    stream, limits = record.stream, connection.max_record_bytes
-    limit = limits.get(stream)
-    if limit is None:
-        info = await connection.transport.describe_stream(stream)
-        limit = limits[stream] = info.max_record_bytes
+    stream = record.stream
+    limit = await record_limit(connection, stream)
     check_record_size(len(record.data), record.key_bytes, limit, stream.name)

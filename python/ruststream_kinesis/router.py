@@ -129,7 +129,8 @@ class Router:
                 the stream, so that a crash redelivers it; `"settle"`, at once, so that the
                 checkpoint moves on and a crash loses the copy.
             publish: Where the handler's return value is published; a plain name means
-                `KinesisPublish(to=name)`.
+                `KinesisPublish(to=name)`. A policy with a `batch` holds for copies and dead letters
+                too, and then needs no `to`.
             codec: Payload to value and back; JSON by default.
             on_error: What a handler that raises means: `"retry"` (the record stays open), `"drop"`,
                 `"stop"` (the service stops, the record stays open), or a function of the error and
@@ -160,9 +161,10 @@ class Router:
         _check_policy("on_error", on_error)
         _check_policy("on_decode_error", on_decode_error)
         reply = KinesisPublish.of(publish)
-        if reply is not None and reply.to is None:
+        if reply is not None and reply.to is None and reply.batch is None:
             raise ConfigurationError(
-                "publish= names no stream for the replies: KinesisPublish(to=...)",
+                "publish= names no stream for the replies, KinesisPublish(to=...), nor a batch= for "
+                "copies and dead letters",
                 stream=descriptor.name,
             )
         # The names that the handler's annotations see where it is defined.
@@ -177,7 +179,7 @@ class Router:
             handler = resolve_handler(
                 function, payloads, local_names, place, batch=batch is not None
             )
-            if handler.replies and reply is None:
+            if handler.replies and (reply is None or reply.to is None):
                 raise HandlerError(
                     f"handler {handler.name} returns a value by its annotation, but publish= names "
                     "no stream for it",

@@ -205,6 +205,14 @@ class Service:
                 unfinished.append(f"{name} ({type(error).__name__})")
 
         each_of = self.subscriptions
+        # Kept for what applications publish without waiting; what hooks publish shares it.
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._shutdown_timeout
+
+        async def flush() -> str:
+            seconds = 0.0 if self._hurry.is_set() else ends - loop.time()
+            return await self._broker.connection.collectors.flush(seconds)
+
         await asyncio.gather(*(step(f"stop reading {s.name}", s.stop_reading) for s in each_of))
         drained = await asyncio.gather(*map(self._drain, each_of), return_exceptions=True)
         for result in drained:
@@ -215,9 +223,13 @@ class Service:
         await asyncio.gather(
             *(step(f"{copies} {s.name}", s.publish_waiting, patience) for s in each_of)
         )
+        # Before the leases go: handlers have acked what they published from without waiting.
+        await step("send what was published", flush, patience)
         await asyncio.gather(*(step(f"release leases of {s.name}", s.release) for s in each_of))
         for hook in self._on_shutdown:
             await step(f"shutdown hook {getattr(hook, '__qualname__', hook)!s}", hook)
+        if left := await flush():
+            unfinished.append(f"publish: {left}")
         await step("end remaining tasks", self._supervisor.close)
         await step("close clients", self._broker.close)
         return unfinished

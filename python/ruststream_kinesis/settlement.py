@@ -10,9 +10,11 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from ruststream_kinesis.channel import Run
@@ -33,11 +35,14 @@ from ruststream_kinesis.outcomes import (
 )
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.retry import NOT_BEFORE_HEADER, Action, Copy
+from ruststream_kinesis.transport import PutResult
 
 __all__ = ["Counters", "OnError", "Policies", "Settlement", "not_called"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
+# Replies that wait for their requests, beyond which workers wait for them: two whole requests.
+_OPEN_REPLIES = 1_000
 # Enough until the year 2286; more digits are not a time of ours.
 _MILLISECOND_DIGITS = 13
 
@@ -82,6 +87,9 @@ class Settlement:
         self._clock = clock
         self._stop = stop
         self._warned_of_value = False
+        self._open_replies = 0
+        """Replies on their way that no worker waits for."""
+        self._fewer = asyncio.Event()
         self.counters = copies.counters
 
     async def returned(
@@ -99,6 +107,9 @@ class Settlement:
             return
         elif not isinstance(result, Outcome) and said in (None, ACK):
             # A reply of a record that the handler acked by itself is published all the same.
+            if self._publisher.batching is not None and self._replies_to is not None:
+                await self._reply_with_others(result, run, index, settle=said is None)
+                return
             if not await self.reply(result, run, index):
                 self.leave_open(run, index)
                 return
@@ -193,17 +204,71 @@ class Settlement:
                 value, policy.to, wanted or (lambda: shard.generation == run.generation)
             )
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
-            logger.error(
-                "the reply to record %s of shard %s, stream %s, was not published; the record "
-                "stays open: %r",
-                *_where(run, index),
-                error,
-                extra=place_of(run, index),
-            )
+            self._log_unreplied(error, run, index)
             return False
         if sent is not None:
             self.counters.replies += 1
         return True
+
+    @staticmethod
+    def _log_unreplied(error: BaseException, run: Run, index: int) -> None:
+        logger.error(
+            "the reply to record %s of shard %s, stream %s, was not published; the record "
+            "stays open: %r",
+            *_where(run, index),
+            error,
+            extra=place_of(run, index),
+        )
+
+    async def _reply_with_others(self, value: Any, run: Run, index: int, *, settle: bool) -> None:
+        """Gives a reply to the collector; the record is settled when it is in its stream.
+
+        The worker goes on to the next record meanwhile: one that waited for each reply would fill
+        no request.
+        """
+        shard, to = run.shard, self._replies_to
+        assert to is not None
+        try:
+            sent = self._publisher.collect_while(
+                value, to, lambda: shard.generation == run.generation
+            )
+        except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
+            self._unreplied(error, run, index)
+            return
+        self._open_replies += 1
+        sent.add_done_callback(partial(self._replied, run, index, settle))
+        while self._open_replies >= _OPEN_REPLIES:
+            self._fewer.clear()
+            await self._fewer.wait()
+
+    def _replied(
+        self, run: Run, index: int, settle: bool, sent: asyncio.Future[PutResult | None]
+    ) -> None:
+        self._open_replies -= 1
+        self._fewer.set()
+        if sent.cancelled():
+            return
+        if (error := sent.exception()) is not None:
+            self._unreplied(error, run, index)
+        elif sent.result() is not None:
+            self.counters.replies += 1
+            if settle and run.shard.generation == run.generation:
+                run.shard.ack(run.base + index)
+
+    def _unreplied(self, error: BaseException, run: Run, index: int) -> None:
+        self._log_unreplied(error, run, index)
+        self.leave_open(run, index)
+
+    async def replied(self) -> None:
+        """Waits until no reply is on its way: nothing more is settled by one."""
+        while self._open_replies:
+            self._fewer.clear()
+            await self._fewer.wait()
+
+    @property
+    def _replies_to(self) -> str | None:
+        reply = self._policies.reply
+        return None if reply is None else reply.to
 
     def leave_open(self, run: Run, index: int) -> None:
         """Nothing was said of it: it holds the checkpoint."""

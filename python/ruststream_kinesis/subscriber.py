@@ -143,8 +143,10 @@ class Subscription:
         # A batch is not cut into slices of the usual channel on its way.
         self._channel = Channel(subscriber.workers, max(CAPACITY, subscriber.batch or 0))
         self._threads = HandlerThreads(subscriber.workers, f"handler-{subscriber.stream.name}")
-        self.copies = Copies(subscriber.retry, subscriber.stream.ref, connection)
         publisher = KinesisPublisher(connection, subscriber.policies.reply, subscriber.codec)
+        self.copies = Copies(
+            subscriber.retry, subscriber.stream.ref, connection, publisher=publisher
+        )
         settlement = Settlement(
             subscriber.handler.name,
             subscriber.policies,

@@ -97,6 +97,12 @@ class Supervisor:
             for task in stubborn:
                 logger.error("task %s does not react to its cancellation", task.get_name())
 
+    def dismiss(self) -> None:
+        """Cancels whatever still runs, and waits for none of it."""
+        for task in self._tasks:
+            self._dismissed.add(task)
+            task.cancel()
+
     async def close(self) -> None:
         """Cancels whatever still runs."""
         await self.cancel(set(self._tasks))

@@ -102,6 +102,9 @@ class ThinTransport(AwsTransport):
                     else:
                         body = encode(stream.name, stream.arn, entries)
                     answer = await _call(client, _PUT_RECORDS, stream, None, body)
+                done = _all_put(answer)
+                if done is not None and len(done) == len(entries):
+                    return done
                 return put_results(stream, len(entries), _rows(answer, stream))
         return await super().put_records(stream, entries)
 
@@ -167,6 +170,28 @@ async def _call(
 @dataclass(frozen=True, slots=True)
 class _ThinClient(Client):
     plane: Plane
+
+
+class _AllPut(msgspec.Struct):
+    """The answer to a batch that was taken as a whole."""
+
+    Records: list[PutResult]
+    FailedRecordCount: int = 0
+
+
+_decode_all_put = msgspec.json.Decoder(_AllPut).decode
+
+
+def _all_put(body: bytes) -> list[PutResult | RequestError] | None:
+    """The results of a batch where none was refused, the usual case; `None` where that is not so."""
+    if b'"ErrorCode":"' in body or b'"ErrorCode": "' in body:
+        return None
+    try:
+        answer = _decode_all_put(body)
+    except msgspec.MsgspecError:
+        return None
+    records: list[Any] = answer.Records
+    return None if answer.FailedRecordCount else records
 
 
 def _object(body: bytes) -> dict[str, Any]:

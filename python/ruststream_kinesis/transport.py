@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import AccessDenied, KinesisError, PageError, RequestError
@@ -21,6 +23,7 @@ from ruststream_kinesis.stream import StreamRef
 
 __all__ = [
     "Failure",
+    "Link",
     "PutEntry",
     "PutResult",
     "ShardInfo",
@@ -29,6 +32,7 @@ __all__ = [
     "Transport",
     "judge",
     "patiently",
+    "record_limit",
 ]
 
 logger = logging.getLogger("ruststream_kinesis")
@@ -68,9 +72,8 @@ class ShardListing:
     """Seconds since the epoch, from the response's `Date`; the local clock where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """Where a published record stands."""
+class PutResult(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    """Where a published record stands; as it is answered, since one is made for every record."""
 
     shard_id: str
     sequence_number: str
@@ -151,6 +154,28 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Closes every client; later calls raise `NotConnected`."""
         ...
+
+
+class Link(Protocol):
+    """What sending needs of a service's connection."""
+
+    clock: Clock
+    max_record_bytes: dict[StreamRef, int]
+    """Record limit of the streams that were looked at."""
+
+    @property
+    def transport(self) -> Transport:
+        """Raises `NotConnected` before the start and after the stop."""
+        ...
+
+
+async def record_limit(link: Link, stream: StreamRef) -> int:
+    """The largest record that a stream takes, data and partition key together; asked for once."""
+    limit = link.max_record_bytes.get(stream)
+    if limit is None:
+        info = await link.transport.describe_stream(stream)
+        limit = link.max_record_bytes[stream] = info.max_record_bytes
+    return limit
 
 
 class Failure(Enum):

@@ -1,7 +1,10 @@
 //! Request bodies for Python, and the results of a batch.
 
+use std::cell::RefCell;
+
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use crate::requests::{self, Entry, Stream};
 
@@ -11,6 +14,20 @@ type Results = Vec<(
     Option<String>,
     Option<String>,
 )>;
+
+/// What a thread keeps of its buffer: a request of 500 usual records, not one of 10 MiB.
+const KEPT_BYTES: usize = 2 * 1024 * 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Data, partition key and explicit hash key of a record, kept alive.
+type Owned<'py> = (
+    Bound<'py, PyBytes>,
+    Bound<'py, PyString>,
+    Option<Bound<'py, PyString>>,
+);
 
 #[pyfunction]
 #[pyo3(signature = (iterator, limit, arn=None))]
@@ -51,19 +68,46 @@ pub fn encode_put_records<'py>(
     // Held while the bytes are written, so that they stay where they are without the GIL.
     let owned = entries
         .try_iter()?
-        .map(|entry| entry?.extract())
-        .collect::<PyResult<Vec<(Bound<'py, PyBytes>, String, Option<String>)>>>()?;
-    let entries: Vec<Entry<'_>> = owned
-        .iter()
-        .map(|(data, partition_key, explicit_hash_key)| Entry {
-            data: data.as_bytes(),
-            partition_key,
-            explicit_hash_key: explicit_hash_key.as_deref(),
+        .map(|entry| {
+            let entry = entry?.cast_into::<PyTuple>()?;
+            if entry.len() != 3 {
+                return Err(PyValueError::new_err("an entry has three parts"));
+            }
+            let explicit = entry.get_item(2)?;
+            Ok((
+                entry.get_item(0)?.cast_into::<PyBytes>()?,
+                entry.get_item(1)?.cast_into::<PyString>()?,
+                if explicit.is_none() {
+                    None
+                } else {
+                    Some(explicit.cast_into::<PyString>()?)
+                },
+            ))
         })
-        .collect();
+        .collect::<PyResult<Vec<Owned<'py>>>>()?;
+    let entries = owned
+        .iter()
+        .map(|(data, partition_key, explicit_hash_key)| {
+            Ok(Entry {
+                data: data.as_bytes(),
+                partition_key: partition_key.to_str()?,
+                explicit_hash_key: explicit_hash_key
+                    .as_ref()
+                    .map(|key| key.to_str())
+                    .transpose()?,
+            })
+        })
+        .collect::<PyResult<Vec<Entry<'_>>>>()?;
     let stream = named(stream, arn);
-    let body = py.detach(|| requests::put_records(stream, &entries));
-    Ok(PyBytes::new(py, &body))
+    BUFFER.with_borrow_mut(|body| {
+        body.clear();
+        py.detach(|| requests::put_records_into(body, stream, &entries));
+        let bytes = PyBytes::new(py, body);
+        if body.capacity() > KEPT_BYTES {
+            *body = Vec::new();
+        }
+        Ok(bytes)
+    })
 }
 
 #[pyfunction]

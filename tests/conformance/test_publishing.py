@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,3 +167,70 @@ async def test_after_the_stop_every_handle_says_not_connected(backend: Backend) 
     for publisher in (early, late, app.publisher()):
         with pytest.raises(NotConnected):
             await publisher.publish(b"x", stream)
+
+
+async def test_batched_records_each_have_their_own_place(backend: Backend) -> None:
+    """Case P5."""
+    app, stream = backend.app(), await backend.stream()
+    publisher = app.publisher(KinesisPublish(batch=500, linger=0.01))
+
+    async with backend.running(app):
+        results = await asyncio.gather(*[publisher.publish(n, stream) for n in range(501)])
+        stored = await backend.stored(stream)
+
+    assert len({each.sequence_number for each in results}) == 501
+    assert {each.sequence_number: each.data for each in stored} == {
+        each.sequence_number: b"%d" % number for number, each in enumerate(results)
+    }
+
+
+async def test_batched_records_of_a_key_stand_in_the_order_of_their_calls(backend: Backend) -> None:
+    """Case P2."""
+    app, stream = backend.app(), await backend.stream()
+    publisher = app.publisher(KinesisPublish(batch=500, linger=0.01))
+
+    async with backend.running(app):
+        futures = [
+            publisher.publish_nowait(n, stream, partition_key=f"k{n % 3}") for n in range(30)
+        ]
+        await asyncio.gather(*futures)
+        stored = await backend.stored(stream)
+
+    for key in ("k0", "k1", "k2"):
+        numbers = [int(each.data) for each in stored if each.key == key]
+        assert numbers == [n for n in range(30) if f"k{n % 3}" == key]
+
+
+async def test_one_of_a_batch_that_is_too_large_is_refused_alone(backend: Backend) -> None:
+    """Case P3."""
+    app, stream = backend.app(), await backend.stream()
+    publisher = app.publisher(KinesisPublish(batch=500, linger=0.01))
+
+    async with backend.running(app):
+        results = await asyncio.gather(
+            *[publisher.publish(bytes(size), stream) for size in (1, MIB + 1, 2)],
+            return_exceptions=True,
+        )
+        stored = await backend.stored(stream)
+
+    assert isinstance(results[1], InvalidRecord)
+    assert sorted(len(each.data) for each in stored) == [1, 2]
+
+
+async def test_batched_replies_settle_what_they_answer(backend: Backend) -> None:
+    app, orders, replies = backend.app(), await backend.stream(), await backend.stream()
+    seen = Seen()
+
+    @app.subscriber(quick(orders), publish=KinesisPublish(to=replies, batch=500, linger=0.01))
+    async def handle(number: int) -> int:
+        return 2 * number
+
+    @app.subscriber(quick(replies))
+    async def hear(reply: int) -> None:
+        await seen.add(reply)
+
+    async with backend.running(app):
+        publisher = app.publisher(KinesisPublish(batch=20, linger=0.01))
+        await asyncio.gather(*[publisher.publish(n, orders) for n in range(20)])
+        assert sorted(await seen.reach(20)) == [2 * n for n in range(20)]
+        assert app.counters[orders].replies == 20

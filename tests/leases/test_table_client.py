@@ -29,7 +29,7 @@ async def server() -> AsyncIterator[ScriptedTable]:
 def stock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what goes the client's own way; that it is watched changes nothing."""
     went: list[str] = []
-    convert: Any = aiobotocore.client.AioBaseClient._convert_to_request_dict
+    convert: Any = aiobotocore.client.AioBaseClient._convert_to_request_dict  # type: ignore[attr-defined]  # its stubs know only what is public
 
     async def watched(self: Any, *args: Any, **more: Any) -> Any:
         went.append((more.get("operation_model") or args[1]).name)

@@ -13,6 +13,7 @@ from ruststream_kinesis.service import Service
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing.calls import Calls, SubscriberCalls, noted
 from ruststream_kinesis.testing.clock import LiveClock, ManualClock
+from ruststream_kinesis.testing.collecting import watch
 from ruststream_kinesis.testing.delivery import CAUSES, DELIVERY, Cause
 from ruststream_kinesis.testing.faults import Fault, Faults, Kind
 from ruststream_kinesis.testing.place import InProcess, Place
@@ -109,8 +110,10 @@ class TestApp:
             )
         clock, limits = connection.clock, dict(connection.max_record_bytes)
         store = connection.store
+        unwatch = watch(connection.collectors, self._tracker, self.clock)
 
         def restore() -> None:
+            unwatch()
             connection.clock, connection.store = clock, store
             connection.max_record_bytes.clear()
             connection.max_record_bytes.update(limits)

@@ -25,6 +25,7 @@ from ruststream_kinesis.errors import (
 )
 from ruststream_kinesis.stream import KinesisStream, StreamRef
 from ruststream_kinesis.subscriber import shards_of_stream
+from ruststream_kinesis.testing.collecting import Caused
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, Expected, OneRun, Watched
 from ruststream_kinesis.testing.record import LogRecord
 from ruststream_kinesis.testing.tail import Aside, Tail
@@ -309,15 +310,24 @@ class _Watching:
     async def put_records(
         self, stream: StreamRef, entries: Sequence[PutEntry]
     ) -> list[PutResult | RequestError]:
-        """Puts records, into a stream that is there; a fault fails the whole request."""
+        """Puts records, into a stream that is there; a fault is its entry's."""
         if self._closed:
             raise NotConnected("the test is over")
         await self._live.tail(stream)
-        self._live.check(stream.name)
-        results = await self._inner.put_records(stream, entries)
+        failed: dict[int, Any] = {}
+        for at in range(len(entries)):
+            try:
+                self._live.check(stream.name)
+            except KinesisError as error:
+                failed[at] = error
+        rest = [entry for at, entry in enumerate(entries) if at not in failed]
+        put = iter(await self._inner.put_records(stream, rest))
+        results = [failed[at] if at in failed else next(put) for at in range(len(entries))]
         for entry, result in zip(entries, results, strict=True):
             if isinstance(result, PutResult) and decode_aggregate(entry[0]) != []:
+                token = CAUSES.set(entry.causes if isinstance(entry, Caused) else CAUSES.get())
                 self._live.put(stream.name, result)
+                CAUSES.reset(token)
         return results
 
     async def close(self) -> None:

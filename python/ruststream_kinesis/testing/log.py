@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from ruststream_kinesis._core import Page
 from ruststream_kinesis.errors import KinesisError, NotConnected, RequestError
+from ruststream_kinesis.testing.collecting import Caused
 from ruststream_kinesis.testing.delivery import CAUSES, Cause
 from ruststream_kinesis.testing.record import LogRecord
 from ruststream_kinesis.transport import (
@@ -170,12 +171,18 @@ class LogTransport:
         self, stream: StreamRef, entries: Sequence[PutEntry]
     ) -> list[PutResult | RequestError]:
         """Appends records one by one; a fault that the test asked for is its entry's."""
-        results: list[PutResult | RequestError] = []
-        for data, partition_key, _ in entries:
+        results: list[Any] = []
+        for entry in entries:
+            data, partition_key, _ = entry
+            token = CAUSES.set(entry.causes if isinstance(entry, Caused) else CAUSES.get())
             try:
                 results.append(await self.put_record(stream, data, partition_key))
-            except RequestError as error:
+            except NotConnected:
+                raise
+            except KinesisError as error:
                 results.append(error)
+            finally:
+                CAUSES.reset(token)
         return results
 
     async def _put(self, stream: StreamRef, data: bytes, partition_key: str) -> PutResult:

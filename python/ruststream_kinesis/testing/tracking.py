@@ -63,7 +63,7 @@ class Tracker:
         self.open[each] = None
         for cause in each.causes:
             cause.open += 1
-        if each.watched.window is not None and isinstance(each, Delivery):
+        if isinstance(each, Delivery) and each.watched.window is not None:
             self._forming[each] = None
             for cause in each.causes:
                 cause.forming += 1

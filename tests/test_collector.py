@@ -1,0 +1,554 @@
+"""Batched publishing: what shares a request, what is sent again, what is given up, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+from ruststream_kinesis import KinesisPublish
+from ruststream_kinesis.clock import SystemClock
+from ruststream_kinesis.errors import (
+    AccessDenied,
+    BufferFull,
+    ConfigurationError,
+    EnvelopeError,
+    InvalidRecord,
+    KinesisError,
+    NotConnected,
+    PublishError,
+    RequestError,
+)
+from ruststream_kinesis.transport import PutEntry, PutResult
+from tests.support.putting import Sink, throttled
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+async def turns(count: int = 30) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Failing:
+    """Refuses the entries with this data, so many times each."""
+
+    def __init__(self, times: dict[bytes, int], error: KinesisError | None = None) -> None:
+        self.left = dict(times)
+        self.error = error
+
+    def __call__(self, entry: PutEntry) -> KinesisError | None:
+        if not self.left.get(entry[0]):
+            return None
+        self.left[entry[0]] -= 1
+        return self.error or throttled()
+
+
+class TestRequests:
+    async def test_501_records_make_one_request_of_500_and_one_of_the_rest(self, sink: Sink):
+        """Case P5."""
+        own = sink.publisher()
+        futures = [own.publish_nowait(b"%d" % n, "orders") for n in range(501)]
+        await turns()
+        assert sink.sizes == [500]
+
+        await sink.clock.advance(0.05)
+
+        assert sink.sizes == [500, 1]
+        assert [each.result().sequence_number for each in futures] == [
+            str(n) for n in range(1, 502)
+        ]
+
+    async def test_none_make_no_request_and_leave_no_task(self, sink: Sink):
+        """Case P5."""
+        sink.publisher()
+        await sink.clock.advance(1)
+
+        assert sink.requests == []
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    async def test_a_request_closes_when_its_first_record_has_waited_long_enough(self, sink: Sink):
+        own = sink.publisher(linger=0.05)
+        first = own.publish_nowait(b"1", "orders")
+        await sink.clock.advance(0.03)
+        second = own.publish_nowait(b"2", "orders")
+        await sink.clock.advance(0.019)
+        assert sink.requests == []
+
+        await sink.clock.advance(0.001)
+
+        assert sink.sizes == [2]
+        assert first.done()
+        assert second.done()
+
+    async def test_a_request_closes_at_its_number_without_waiting(self, sink: Sink):
+        own = sink.publisher(batch=3)
+
+        await asyncio.gather(*[own.publish(b"x", "orders") for _ in range(3)])
+
+        assert sink.sizes == [3]
+        assert sink.clock.monotonic() == 0
+
+    async def test_a_request_closes_at_10_mib_of_data_and_keys(self, sink: Sink):
+        own = sink.publisher()
+        futures = [
+            own.publish_nowait(bytes(MIB - 2), "orders", partition_key=f"{n:02}") for n in range(12)
+        ]
+        await turns()
+        assert sink.sizes == [10]
+
+        await sink.clock.advance(0.05)
+        assert sink.sizes == [10, 2]
+        assert all(each.result().sequence_number for each in futures)
+
+    async def test_records_of_two_streams_never_share_a_request(self, sink: Sink):
+        own = sink.publisher(batch=2)
+        await asyncio.gather(*[own.publish(b"%d" % n, f"s{n % 2}") for n in range(4)])
+        assert (sink.taken("s0"), sink.taken("s1")) == ([b"0", b"2"], [b"1", b"3"])
+
+    async def test_publishers_with_one_policy_share_requests(self, sink: Sink):
+        one, other = sink.publisher(batch=2), sink.publisher(batch=2)
+        await asyncio.gather(one.publish(b"1", "orders"), other.publish(b"2", "orders"))
+        assert sink.sizes == [2]
+
+    async def test_headers_and_the_explicit_hash_key_travel(self, sink: Sink):
+        own = sink.publisher(batch=1)
+        await own.publish(b"x", "orders", headers={"a": "b"}, explicit_hash_key="12")
+
+        assert sink.requests == [
+            [(b"RSK1\x00\x00\x00\x05a: b\nx", sink.requests[0][0][1], "12")],
+        ]
+
+    async def test_no_more_than_four_requests_are_on_their_way(self, sink: Sink):
+        own = sink.publisher(batch=1)
+        sink.open.clear()
+        futures = [own.publish_nowait(b"%d" % n, "orders") for n in range(9)]
+        await turns()
+        assert len(sink.requests) == 4
+
+        sink.open.set()
+        await asyncio.gather(*futures)
+        assert len(sink.requests) == 9
+
+
+class TestResults:
+    async def test_exactly_the_refused_entries_are_sent_again(self, sink: Sink):
+        """Case P1."""
+        sink.refuse = Failing({b"2": 1, b"4": 1})
+        own = sink.publisher(batch=5)
+        futures = [own.publish_nowait(b"%d" % n, "orders") for n in range(1, 6)]
+        await turns()
+        assert [each.done() for each in futures] == [True, False, True, False, True]
+
+        await sink.clock.advance(1)
+
+        assert [[entry[0] for entry in each] for each in sink.requests] == [
+            [b"1", b"2", b"3", b"4", b"5"],
+            [b"2", b"4"],
+        ]
+        assert [each.result().sequence_number for each in futures] == ["1", "4", "2", "5", "3"]
+
+    async def test_a_record_whose_time_is_over_has_its_own_error(self, sink: Sink):
+        """Case P1."""
+        sink.refuse = Failing({b"2": 10**6})
+        own = sink.publisher(batch=3, deadline=3)
+        futures = [own.publish_nowait(b"%d" % n, "orders") for n in range(1, 4)]
+        await sink.clock.advance(10)
+
+        with pytest.raises(PublishError, match=r"not published \(\d+ attempt\(s\)\): slow") as late:
+            futures[1].result()
+        assert isinstance(late.value.__cause__, RequestError)
+        assert isinstance(futures[0].result(), PutResult)
+        assert isinstance(futures[2].result(), PutResult)
+
+    async def test_what_does_not_pass_fails_at_once_and_alone(self, sink: Sink):
+        denied = AccessDenied("no", code="AccessDeniedException", status=400)
+        sink.refuse = Failing({b"2": 1}, denied)
+        own = sink.publisher(batch=2)
+        good, bad = (own.publish_nowait(data, "orders") for data in (b"1", b"2"))
+        await turns()
+
+        assert good.result().sequence_number
+        with pytest.raises(PublishError) as caught:
+            bad.result()
+        assert caught.value.__cause__ is denied
+        assert len(sink.requests) == 1
+
+    async def test_a_request_that_fails_is_sent_again_and_nothing_else_meanwhile(self, sink: Sink):
+        failures = [throttled()] * 3
+        sink.fail = lambda: failures.pop() if failures else None
+        own = sink.publisher(batch=2)
+        first = [own.publish_nowait(data, "orders") for data in (b"1", b"2")]
+        await turns()
+        later = [own.publish_nowait(data, "orders") for data in (b"3", b"4")]
+        await turns()
+        assert len(sink.requests) == 1
+
+        await sink.clock.advance(10)
+
+        assert sink.taken() == [b"1", b"2", b"3", b"4"]
+        assert all(each.result().sequence_number for each in first + later)
+
+    async def test_delays_grow_with_jitter_up_to_a_cap(self, sink: Sink):
+        at: list[float] = []
+
+        def refuse(_entry: PutEntry) -> KinesisError:
+            at.append(sink.clock.monotonic())
+            return throttled()
+
+        sink.refuse = refuse
+        future = sink.publisher(batch=1, deadline=60).publish_nowait(b"x", "orders")
+        await sink.clock.advance(120)
+
+        delays = [later - earlier for earlier, later in itertools.pairwise(at)]
+        for step, delay in enumerate(delays):
+            most = min(5.0, 0.1 * 2**step)
+            assert 0.5 * most <= delay <= most + 0.001
+        assert len(delays) > 10
+        assert isinstance(future.exception(), PublishError)
+
+    async def test_a_codec_that_fails_is_its_records_error(self, sink: Sink):
+        own = sink.publisher(batch=2)
+        bad = own.publish_nowait(object(), "orders")
+        empty = own.publish_nowait(b"1", "orders", partition_key="")
+        odd = own.publish_nowait(b"1", "orders", headers={"a:b": "c"})
+        hash_key = own.publish_nowait(b"1", "orders", explicit_hash_key="-1")
+        with pytest.raises(TypeError):
+            await bad
+        with pytest.raises(InvalidRecord):
+            await empty
+        with pytest.raises(EnvelopeError):
+            await odd
+        with pytest.raises(InvalidRecord):
+            await hash_key
+        assert sink.requests == []
+
+    async def test_a_cancelled_record_is_taken_back(self, sink: Sink):
+        own = sink.publisher(batch=3)
+        futures = [own.publish_nowait(b"%d" % n, "orders", partition_key="k") for n in range(2)]
+        futures[0].cancel()
+        await sink.clock.advance(0.1)
+
+        assert sink.taken() == [b"1"]
+        assert futures[1].result().sequence_number
+
+    async def test_one_that_is_cancelled_on_its_way_is_not_sent_again(self, sink: Sink):
+        sink.refuse = Failing({b"1": 1})
+        own = sink.publisher(batch=2)
+        sink.open.clear()
+        futures = [own.publish_nowait(data, "orders") for data in (b"1", b"2")]
+        await turns()
+        futures[0].cancel()
+        sink.open.set()
+        await sink.clock.advance(10)
+
+        assert len(sink.requests) == 1
+        assert futures[1].result().sequence_number
+
+
+class TestOrder:
+    async def test_a_key_keeps_its_order_and_others_may_pass(self, sink: Sink):
+        """Case P2."""
+        sink.refuse = Failing({b"b": 1})
+        own = sink.publisher()
+        futures = [
+            own.publish_nowait(data, "orders", partition_key="k1") for data in (b"a", b"b", b"c")
+        ]
+        futures += [own.publish_nowait(b"%d" % n, "orders") for n in range(3)]
+        await sink.clock.advance(10)
+
+        assert [data for key, data in sink.records["orders"] if key == "k1"] == [b"a", b"b", b"c"]
+        assert sink.taken().index(b"2") < sink.taken().index(b"b")
+        assert all(each.result().sequence_number for each in futures)
+
+    async def test_the_records_of_a_key_never_share_a_request(self, sink: Sink):
+        own = sink.publisher()
+        futures = [
+            own.publish_nowait(b"%d" % n, "orders", partition_key=f"k{n % 3}") for n in range(12)
+        ]
+        await sink.clock.advance(0.05)
+
+        for entries in sink.requests:
+            keys = [entry[1] for entry in entries]
+            assert len(keys) == len(set(keys))
+        assert sink.sizes == [3, 3, 3, 3]
+        assert all(each.result().sequence_number for each in futures)
+
+    async def test_what_waited_behind_its_key_does_not_wait_for_others_as_well(self, sink: Sink):
+        own = sink.publisher(linger=0.05)
+        futures = [own.publish_nowait(b"x", "orders", partition_key="k") for _ in range(5)]
+        await sink.clock.advance(0.05)
+        assert all(each.done() for each in futures)
+
+
+class TestSizes:
+    async def test_one_byte_too_many_is_refused_and_its_mates_are_sent(self, sink: Sink):
+        """Case P3."""
+        own = sink.publisher(batch=3)
+        large = own.publish_nowait(bytes(MIB + 1), "orders", partition_key="k")
+        mates = [own.publish_nowait(b"x", "orders") for _ in range(2)]
+        await sink.clock.advance(0.1)
+
+        with pytest.raises(InvalidRecord, match="over the stream's limit"):
+            large.result()
+        assert all(each.result().sequence_number for each in mates)
+        assert sink.taken() == [b"x", b"x"]
+
+    async def test_key_and_envelope_count(self, sink: Sink):
+        """Case P4."""
+        own = sink.publisher(batch=1)
+        await own.publish(bytes(1_048_570), "orders", partition_key="日本")
+        with pytest.raises(InvalidRecord):
+            await own.publish(bytes(1_048_571), "orders", partition_key="日本")
+        with pytest.raises(InvalidRecord):
+            await own.publish(bytes(1_048_570), "orders", partition_key="k", headers={"a": "b"})
+        assert sink.described == 1
+
+    async def test_a_stream_that_takes_more_gets_more(self, sink: Sink):
+        sink.max_record_bytes = 10 * MIB
+        own = sink.publisher(batch=2)
+        futures = [
+            own.publish_nowait(bytes(6 * MIB), "orders", partition_key=f"k{n}") for n in range(2)
+        ]
+        await sink.clock.advance(0.05)
+        assert all(each.result().sequence_number for each in futures)
+        assert sink.sizes == [1, 1], "together they are over the limit of a request"
+
+
+class TestRoom:
+    async def test_publish_waits_for_room_and_publish_nowait_says_so(self, sink: Sink):
+        own = sink.publisher(batch=2, buffer_records=4)
+        sink.open.clear()
+        futures: list[Any] = [own.publish_nowait(b"%d" % n, "orders") for n in range(4)]
+        waiting = [asyncio.ensure_future(own.publish(b"%d" % n, "orders")) for n in (4, 5)]
+        await turns()
+        with pytest.raises(BufferFull, match="4 records"):
+            own.publish_nowait(b"6", "orders")
+
+        sink.open.set()
+        await asyncio.gather(*futures, *waiting)
+
+        assert sink.taken() == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        assert sink.sizes == [2, 2, 2]
+
+    async def test_bytes_are_bounded_too(self, sink: Sink):
+        own = sink.publisher(buffer_bytes=10 * MIB)
+        sink.open.clear()
+        kept = [own.publish_nowait(bytes(MIB - 64), "orders") for _ in range(10)]
+        with pytest.raises(BufferFull):
+            own.publish_nowait(bytes(1000), "orders")
+        sink.open.set()
+        await sink.clock.advance(1)
+        assert all(each.result().sequence_number for each in kept)
+
+    async def test_who_waits_for_room_may_give_up(self, sink: Sink):
+        own = sink.publisher(batch=1, buffer_records=1)
+        sink.open.clear()
+        first = own.publish_nowait(b"1", "orders")
+        waiting = asyncio.ensure_future(own.publish(b"2", "orders"))
+        third = asyncio.ensure_future(own.publish(b"3", "orders"))
+        await turns()
+        waiting.cancel()
+        await turns()
+        sink.open.set()
+
+        await first
+        await third
+        assert sink.taken() == [b"1", b"3"]
+
+    async def test_one_whose_turn_does_not_come_in_time_is_given_up(self, sink: Sink):
+        sink.fail = throttled
+        own = sink.publisher(batch=1, buffer_records=2, deadline=2)
+        tasks = [
+            asyncio.ensure_future(own.publish(b"%d" % n, "orders", partition_key="k"))
+            for n in range(4)
+        ]
+        await turns()
+        await sink.clock.advance(20)
+
+        assert all(isinstance(task.exception(), PublishError) for task in tasks)
+        assert "its turn did not come" in str(tasks[-1].exception())
+
+
+class TestWanted:
+    async def test_what_is_not_wanted_any_more_is_not_sent(self, sink: Sink):
+        own = sink.publisher()
+        wanted = True
+        record = own.collect_while(b"1", "orders", lambda: wanted)
+        other = own.publish_nowait(b"2", "orders")
+        wanted = False
+        await sink.clock.advance(0.05)
+
+        assert record.result() is None
+        assert other.result().sequence_number
+        assert sink.taken() == [b"2"]
+
+    async def test_it_is_tried_for_as_long_as_it_is_wanted(self, sink: Sink, caplog: Any):
+        sink.fail = throttled
+        own = sink.publisher(batch=1)
+        wanted = True
+        record = own.collect_while(b"1", "orders", lambda: wanted)
+        await sink.clock.advance(600)
+        assert not record.done()
+        assert len(sink.requests) > 100
+        assert 9 <= len(caplog.records) <= 11, "one line a minute"
+
+        wanted = False
+        await sink.clock.advance(10)
+        assert record.result() is None
+
+
+class TestTheEnd:
+    async def test_a_stop_returns_in_time_and_names_what_was_not_sent(
+        self, sink: Sink, caplog: Any
+    ):
+        """Case P7."""
+        sink.fail = lambda: RequestError("connection refused", code="ClientConnectorError")
+        own = sink.publisher()
+        futures = [own.publish_nowait(b"x", "orders", partition_key=f"k{n}") for n in range(10)]
+        await turns()
+
+        left = await sink.connection.collectors.flush(0.01)
+        assert left.startswith("10 record(s) for stream orders, partition keys k0, k1, ")
+        await sink.connection.close()
+        await asyncio.wait(futures)
+
+        assert all(isinstance(each.exception(), NotConnected) for each in futures)
+        assert "not sent at the stop: 10 record(s) for stream orders" in caplog.text
+        await turns()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    async def test_a_flush_waits_for_no_further_records(self, sink: Sink):
+        own = sink.publisher(linger=10)
+        futures = [own.publish_nowait(b"x", "orders", partition_key="k") for _ in range(3)]
+
+        assert await sink.connection.collectors.flush(5) == ""
+
+        assert all(each.done() for each in futures)
+        assert sink.clock.monotonic() == 0
+
+    async def test_a_flush_waits_for_records_that_travel_alone(self, sink: Sink):
+        sink.open.clear()
+        alone = sink.publisher(batch=None).publish_nowait(b"x", "orders", partition_key="k")
+        await turns()
+        assert await sink.connection.collectors.flush(0.01) == (
+            "1 record(s) for stream orders, partition keys k"
+        )
+
+        sink.open.set()
+        assert await sink.connection.collectors.flush(5) == ""
+        assert alone.done()
+
+    async def test_after_the_stop_it_is_not_connected(self, sink: Sink):
+        own = sink.publisher()
+        await sink.connection.close()
+
+        with pytest.raises(NotConnected):
+            await own.publish(b"x", "orders")
+        with pytest.raises(NotConnected):
+            await own.publish_nowait(b"x", "orders")
+
+    async def test_a_sender_that_dies_tells_everybody_and_the_next_record_starts_anew(
+        self, sink: Sink, caplog: Any
+    ):
+        broken: list[BaseException] = [ZeroDivisionError("a defect")]
+        sink.fail = lambda: broken.pop() if broken else None
+        own = sink.publisher(batch=2)
+        futures = [own.publish_nowait(b"x", "orders", partition_key="k") for _ in range(3)]
+        await sink.clock.advance(0.05)
+
+        for each in futures:
+            with pytest.raises(PublishError, match="a defect"):
+                each.result()
+        assert "put[orders]" in caplog.text
+        again = own.publish_nowait(b"y", "orders", partition_key="k")
+        await sink.clock.advance(0.05)
+        assert again.result().sequence_number
+
+    async def test_a_collector_with_nothing_left_has_no_task(self, sink: Sink):
+        own = sink.publisher(batch=1)
+        await own.publish(b"x", "orders")
+        await turns()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class TestOtherLoops:
+    async def test_a_thread_with_a_loop_of_its_own_collects_there(self, sink: Sink):
+        sink.clock = sink.connection.clock = SystemClock()
+        own = sink.publisher(batch=3)
+        found: list[Any] = []
+
+        async def there() -> None:
+            found.extend(
+                await asyncio.gather(*[own.publish(b"%d" % n, "orders") for n in range(3)])
+            )
+
+        thread = threading.Thread(target=lambda: asyncio.run(there()))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        await asyncio.gather(*[own.publish(b"%d" % n, "orders") for n in range(3)])
+
+        assert len(found) == 3
+        assert sink.sizes == [3, 3]
+
+    async def test_a_loop_that_ends_leaves_no_collector_and_its_records_are_named(
+        self, sink: Sink, caplog: Any
+    ):
+        own = sink.publisher()
+        futures: list[Any] = []
+
+        async def there() -> None:
+            sink.open = asyncio.Event()
+            futures.append(own.publish_nowait(b"x", "orders"))
+            await asyncio.sleep(0)
+
+        def run() -> None:
+            sink.connection.clock = SystemClock()
+            asyncio.run(there())
+
+        await asyncio.to_thread(run)
+
+        with pytest.raises(PublishError, match="was cancelled by somebody else"):
+            futures[0].result()
+        assert await sink.connection.collectors.flush(1) == ""
+
+
+class TestPolicy:
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            {"batch": 0},
+            {"batch": -1},
+            {"batch": 501},
+            {"batch": 1.5},
+            {"batch": True},
+            {"batch": "10"},
+            {"batch": 10, "linger": 0},
+            {"batch": 10, "linger": -0.1},
+            {"batch": 10, "linger": float("nan")},
+            {"batch": 10, "linger": float("inf")},
+            {"batch": 10, "linger": 10.1},
+            {"batch": 10, "linger": "1"},
+            {"batch": 10, "buffer_records": 9},
+            {"batch": 10, "buffer_records": None},
+            {"batch": 10, "buffer_bytes": 10 * MIB - 1},
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, policy: dict[str, Any]):
+        with pytest.raises(ConfigurationError):
+            KinesisPublish(**policy)
+
+    @pytest.mark.parametrize("batch", [1, 500])
+    def test_the_limits_themselves_are_taken(self, batch: int):
+        assert KinesisPublish(batch=batch).batching is not None
+
+    def test_without_a_batch_nothing_is_collected(self):
+        assert KinesisPublish().batching is None
