@@ -29,13 +29,14 @@ async def server() -> AsyncIterator[ScriptedTable]:
 def stock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what goes the client's own way; that it is watched changes nothing."""
     went: list[str] = []
-    convert: Any = aiobotocore.client.AioBaseClient._convert_to_request_dict  # type: ignore[attr-defined]  # its stubs know only what is public
+    client_class: Any = aiobotocore.client.AioBaseClient
+    convert = client_class._convert_to_request_dict
 
     async def watched(self: Any, *args: Any, **more: Any) -> Any:
         went.append((more.get("operation_model") or args[1]).name)
         return await convert(self, *args, **more)
 
-    monkeypatch.setattr(aiobotocore.client.AioBaseClient, "_convert_to_request_dict", watched)
+    monkeypatch.setattr(client_class, "_convert_to_request_dict", watched)
     return went
 
 

@@ -40,9 +40,7 @@ class TableClient:
         unfit: Why it does not.
     """
 
-    def __init__(
-        self, client: Any, plane: Plane | None = None, unfit: Unfit | None = None
-    ) -> None:
+    def __init__(self, client: Any, plane: Plane | None = None, unfit: Unfit | None = None) -> None:
         self._client = client
         self._plane = plane
         self.unfit = unfit
