@@ -33,6 +33,7 @@ from ruststream_kinesis.outcomes import (
 )
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.retry import NOT_BEFORE_HEADER, Action, Copy
+from ruststream_kinesis.wording import shown
 
 __all__ = ["Counters", "OnError", "Policies", "Settlement", "not_called"]
 
@@ -195,9 +196,9 @@ class Settlement:
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             logger.error(
                 "the reply to record %s of shard %s, stream %s, was not published; the record "
-                "stays open: %r",
+                "stays open: %s",
                 *_where(run, index),
-                error,
+                shown(error),
                 extra=place_of(run, index),
             )
             return False
@@ -246,7 +247,7 @@ class Settlement:
                 "handler %s failed at record %s of shard %s, stream %s: %s",
                 self._name,
                 *_where(run, index),
-                _shown(error),
+                shown(error),
                 exc_info=error,
                 extra=place_of(run, index),
             )
@@ -290,7 +291,7 @@ class Settlement:
             # Nothing later starts in this shard: what ran is what the checkpoint can cover.
             run.shard.ceiling = min(run.shard.ceiling, run.base + index)
             reason = HandlerFailed(
-                f"stopping, as declared for errors: {_shown(error)}", **place_of(run, index)
+                f"stopping, as declared for errors: {shown(error)}", **place_of(run, index)
             )
             reason.__cause__ = error
             self._stop(reason)
@@ -340,14 +341,6 @@ def not_called(result: Any, handler: str) -> HandlerError | None:
                 f"handler {handler} returned the function {name}: call it, {name}()"
             )
     return None
-
-
-def _shown(error: BaseException) -> str:
-    """Somebody else's exception for a message; its own `repr` may raise."""
-    try:
-        return repr(error)
-    except Exception:  # noqa: BLE001 - whatever it raises, there is a name left
-        return type(error).__name__
 
 
 def _milliseconds(text: str) -> int:

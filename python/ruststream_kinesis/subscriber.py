@@ -30,6 +30,7 @@ from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.threads import HandlerThreads
 from ruststream_kinesis.transport import StreamInfo, patiently
+from ruststream_kinesis.wording import label
 
 __all__ = ["Source", "SourceFactory", "Subscription", "shards_of_stream"]
 
@@ -170,8 +171,7 @@ class Subscription:
     @property
     def name(self) -> str:
         """Stream, and group where there is one."""
-        group = self.subscriber.group
-        return self.subscriber.stream.name + (f"@{group}" if group else "")
+        return label(self.subscriber.stream.name, self.subscriber.group)
 
     @property
     def state(self) -> SubscriptionState:
