@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+
+import pytest
 
 from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis.errors import StreamNotFound
 from ruststream_kinesis.opening import Place
-from ruststream_kinesis.wording import instant, label, short, shown, trace
+from ruststream_kinesis.wording import asked_at, instant, label, short, shown, trace
 
 NUMBER = "49680000000000000000000000000000000000000000000000000018"
 OURS = StreamNotFound("create it with 'aws kinesis'", code="X", stream="orders")
@@ -28,7 +31,9 @@ def test_an_error_that_cannot_be_shown_has_a_name_left():
 
 
 def test_a_failure_that_was_raised_on_purpose_has_no_traceback_unless_somebody_debugs():
-    quiet, debugged = logging.Logger("quiet", logging.INFO), logging.Logger("loud", logging.DEBUG)
+    quiet, debugged = logging.getLogger("test.quiet"), logging.getLogger("test.debugged")
+    quiet.setLevel(logging.INFO)
+    debugged.setLevel(logging.DEBUG)
     other = ValueError()
 
     assert trace(OURS, quiet) is None
@@ -60,3 +65,16 @@ def test_where_a_shard_opens_fits_into_a_line():
     assert str(Place(KinesisPosition.timestamp(0), at_tip=True)) == "from the tip"
     assert str(Place(KinesisPosition.timestamp(0))) == "from 1970-01-01T00:00:00Z"
     assert str(Place(KinesisPosition.horizon())) == "from horizon"
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://kinesis.eu-west-1.amazonaws.com", "kinesis.eu-west-1.amazonaws.com"),
+        ("http://me:secret@127.0.0.1:4567/path?x=1", "127.0.0.1:4567"),
+    ],
+)
+def test_an_endpoint_is_its_host_and_no_more(url: str, host: str):
+    meta = SimpleNamespace(endpoint_url=url, region_name="eu-west-1")
+
+    assert asked_at(meta) == f"{host}, region eu-west-1"

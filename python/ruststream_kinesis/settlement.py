@@ -127,16 +127,20 @@ class Settlement:
         if outcome.kind == "ack":
             shard.ack(place)
         elif outcome.kind == "drop":
-            self.counters.dropped += 1
             logger.warning(
                 "dropped record %s of shard %s, stream %s",
                 *_where(run, index),
                 extra=place_of(run, index),
             )
-            shard.ack(place)
+            self._drop(run, index)
         else:
             return await self._again(outcome, run, index, error)
         return False
+
+    def _drop(self, run: Run, index: int) -> None:
+        if run.shard.generation == run.generation:
+            self.counters.dropped += 1
+            run.shard.ack(run.base + index)
 
     async def _again(
         self, outcome: Outcome, run: Run, index: int, error: BaseException | None
@@ -260,15 +264,21 @@ class Settlement:
     ) -> None:
         """The payload is not of the handler's type: no attempt can help."""
         self.counters.undecodable += 1
+        policy = self._policies.on_decode_error
+        dropped = policy == "drop" and self._copies.policy.dead_letter is None
         logger.error(
-            "record %s of shard %s, stream %s, does not decode as %r (%d bytes): %s",
+            "record %s of shard %s, stream %s, does not decode as %r (%d bytes)%s: %s",
             *_where(run, index),
             kind,
             len(payload),
-            error,
+            " and is dropped" if dropped else "",
+            shown(error),
             extra=place_of(run, index),
         )
-        policy = self._policies.on_decode_error
+        if dropped:
+            # The line above says all that there is to say.
+            self._drop(run, index)
+            return
         if self._copies.policy.dead_letter is not None and policy in ("drop", "retry"):
             attempt = attempt_of(run.page, index)
             await self._copies.dead_letter(Copy(run, index, attempt), error)

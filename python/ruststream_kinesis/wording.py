@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
 
 from ruststream_kinesis.errors import KinesisError
 
-__all__ = ["instant", "label", "short", "shown", "trace"]
+__all__ = ["asked_at", "instant", "label", "short", "shown", "trace"]
 
 # Of a sequence number of 56 digits: the first ones tell it from others of its age, the last ones
 # from its neighbours.
@@ -51,3 +53,14 @@ def short(sequence_number: str | None) -> str:
     """A sequence number that a line has room for."""
     text = sequence_number or ""
     return text if len(text) <= _FIRST + _LAST else f"{text[:_FIRST]}…{text[-_LAST:]}"
+
+
+def asked_at(meta: Any) -> str:
+    """Which service a client talks to: host and region, nothing else of the URL.
+
+    Args:
+        meta: The `meta` of an aiobotocore client.
+    """
+    parts = urlsplit(meta.endpoint_url)
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.hostname}{port}, region {meta.region_name}"
