@@ -268,10 +268,9 @@ class Holdings:
             self._blind = not any(each.live for each in self.by_id.values())
             if self._blind:
                 logger.error(
-                    "NOTHING of %s is read any more: its leases could not be renewed (%s). They are "
-                    "asked for again at each pass",
+                    "NOTHING of %s is read any more: its leases could not be renewed, and ran out; the "
+                    "warnings before this say why. They are asked for again at each pass",
                     self._label,
-                    why,
                 )
 
     def give_up_held(self) -> None:
