@@ -40,7 +40,9 @@ CARGO_ENV = PYO3_PYTHON="$(CURDIR)/$(PY)" \
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@if [ -t 1 ]; then bold='\033[1m'; plain='\033[0m'; fi; \
+	awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
+		'/^[a-z-]+:.*## / { printf "  %s%-8s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: $(WHEEL_STAMP) ## Set up .venv, build the release wheel and install it there with its extras

@@ -1,7 +1,12 @@
 """A small service: orders come in on one stream, confirmations go out on another.
 
-Run it on Kinesis, or on a local server, with `ruststream-kinesis run examples.orders:app`; on the
-in-process log, without either, with `python -m examples.demo`.
+On the in-process log, without any server, `python -m examples.demo` runs it. On Kinesis, or on a local
+server, it is `ruststream-kinesis run examples.orders:app`, where both streams have to be first:
+
+    aws kinesis create-stream --stream-name orders --shard-count 1
+    aws kinesis create-stream --stream-name confirmations --shard-count 1
+
+(`--endpoint-url http://…` in each of the three commands for a local server; the demo creates them itself.)
 """
 
 import msgspec

@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from ruststream_kinesis import KinesisBroker
 from ruststream_kinesis.cli import main
 from ruststream_kinesis.cli.commands import cli
+from ruststream_kinesis.cli.run import _log_to_stderr, _told
+from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import ConfigurationError
 from tests.support.aws import PATIENCE
 from tests.support.servers import ROOT
@@ -184,11 +186,7 @@ class TestLoading:
     @pytest.mark.parametrize(
         ("target", "says"),
         [
-            ("service", "write MODULE:APP"),
-            ("service:", "write MODULE:APP"),
-            (":app", "write MODULE:APP"),
-            ("service.py:app", "there is no module 'service.py'"),
-            ("./service:app", "write MODULE:APP"),
+            ("nothing.py:app", "there is no module 'nothing'"),
             ("nothing:app", "there is no module 'nothing'"),
             ("nothing.service:app", "there is no module 'nothing'"),
             ("service.nothing:app", "there is no module 'service.nothing'"),
@@ -206,6 +204,26 @@ class TestLoading:
         assert says in one_line(stderr)
 
     @pytest.mark.parametrize(
+        ("target", "says"),
+        [
+            ("service", "write MODULE:APP"),
+            ("service:", "write MODULE:APP"),
+            (":app", "write MODULE:APP"),
+            ("./service:app", "write MODULE:APP"),
+            ("service.py:app", "service:app"),
+        ],
+    )
+    def test_a_text_that_cannot_name_an_application_is_a_wrong_command_line(
+        self, here, target, says
+    ):
+        write_service(here)
+
+        code, stderr = invoke("run", target)
+
+        assert code == 2
+        assert says in one_line(stderr)
+
+    @pytest.mark.parametrize(
         ("source", "says"),
         [
             ("x = 1\n1 / 0\n", ["ZeroDivisionError: division by zero", "broken.py, line 2"]),
@@ -217,6 +235,10 @@ class TestLoading:
             (
                 "from ruststream_kinesis import KinesisStream\nKinesisStream('a b')\n",
                 ["ConfigurationError: invalid stream name 'a b'"],
+            ),
+            (
+                "import ruststream_kinesis as k\nk.Router().subscriber('orders', max_attempts=0)\n",
+                ["max_attempts", "[stream orders]", "broken.py, line 2"],
             ),
         ],
     )
@@ -243,6 +265,36 @@ class TestLoading:
 
         assert isinstance(result.exception, ConfigurationError)
         assert isinstance(result.exception.__cause__, ZeroDivisionError)
+
+
+class TestLogging:
+    def test_what_did_not_happen_is_not_counted_out(self):
+        assert _told(Counters(handled=3)) == "3 handled"
+        assert _told(Counters(handled=0, dropped=2, replies=1)) == "0 handled, 2 dropped, 1 replies"
+
+    @pytest.mark.parametrize(
+        ("level", "theirs"), [("INFO", logging.WARNING), ("DEBUG", logging.INFO)]
+    )
+    def test_the_aws_clients_own_news_are_for_who_debugs(self, monkeypatch, here, level, theirs):
+        root = logging.getLogger()
+        loggers = [logging.getLogger(name) for name in ("aiobotocore", "botocore")]
+        for each in loggers:
+            monkeypatch.setattr(each, "level", each.level)
+        monkeypatch.setattr(root, "handlers", [])
+        monkeypatch.setattr(root, "level", root.level)
+
+        _log_to_stderr(level)
+
+        assert [each.level for each in loggers] == [theirs, theirs]
+
+    def test_an_application_that_set_up_its_log_keeps_it(self, monkeypatch, here):
+        logger = logging.getLogger("botocore")
+        monkeypatch.setattr(logger, "level", logging.ERROR)
+        monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+
+        _log_to_stderr("INFO")
+
+        assert logger.level == logging.ERROR
 
 
 class TestSettings:

@@ -61,6 +61,12 @@ class TestSettings:
 
         assert repr(url) in str(caught.value)
 
+    @pytest.mark.parametrize("name", ["max_shards", "stall_timeout"])
+    @pytest.mark.parametrize("value", [0, -1, "3", True, [], float("nan")], ids=str)
+    def test_a_number_that_is_none_is_refused_by_name(self, name: str, value: Any):
+        with pytest.raises(ConfigurationError, match=name):
+            KinesisBroker(**{name: value})
+
     @pytest.mark.parametrize("owner_id", ["", "a#b"])
     def test_an_owner_that_a_token_cannot_follow_is_refused(self, owner_id: str):
         with pytest.raises(ConfigurationError, match="owner_id"):

@@ -237,6 +237,22 @@ async def test_what_does_not_decode_goes_to_the_dead_letter_at_once(
         assert test.subscriber("orders").calls == []
 
 
+async def test_a_record_that_does_not_decode_and_is_dropped_is_one_line(
+    app: RustStream, caplog: pytest.LogCaptureFixture
+):
+    @app.subscriber("orders")
+    async def handle(value: int) -> None: ...
+
+    async with TestApp(app) as test:
+        await test.publish(b"{", "orders")
+
+        assert app.counters["orders"].dropped == 1
+        assert app.counters["orders"].undecodable == 1
+    (line,) = [each for each in caplog.messages if each.startswith(("record ", "dropped "))]
+    assert "does not decode" in line
+    assert "dropped" in line
+
+
 async def test_an_error_policy_decides_like_a_handler(app: RustStream):
     @app.subscriber(
         "orders",

@@ -16,7 +16,7 @@ SHARD = "shardId-000000000000"
 def test_each_kind_says_what_it_is():
     assert str(KinesisPosition.horizon()) == "horizon"
     assert str(KinesisPosition.latest()) == "latest"
-    assert str(KinesisPosition.timestamp(12.5)) == "timestamp(12.5)"
+    assert str(KinesisPosition.timestamp(12.5)) == "1970-01-01T00:00:12.500Z"
     assert str(KinesisPosition.sequence(SHARD, "42")) == f"sequence({SHARD}, 42)"
 
 

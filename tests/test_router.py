@@ -111,6 +111,39 @@ def test_a_publish_policy_that_means_nothing_is_refused_when_it_is_made(policy: 
         KinesisPublish(**policy)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_attempts": 0},
+        {"workers": 0},
+        {"batch_window": -1},
+        {"group": ""},
+        {"on_error": "never"},
+        {"dead_letter": "a b"},
+        {"publish": KinesisPublish()},
+    ],
+    ids=str,
+)
+def test_what_is_refused_names_the_subscriptions_stream(options: dict[str, Any]):
+    with pytest.raises(ConfigurationError) as refused:
+        Router().subscriber("orders", **options)
+
+    assert refused.value.stream == "orders"
+    assert "stream orders" in str(refused.value)
+
+
+def test_an_unknown_subscription_is_answered_with_the_known_ones():
+    app = RustStream(KinesisBroker(), title="t", version="0")
+    app.subscriber("orders")(handle)
+    app.subscriber("orders", group="audit")(handle)
+
+    with pytest.raises(ConfigurationError) as refused:
+        app.seeker("orders", "adit")
+
+    assert "orders@adit" in str(refused.value)
+    assert "orders, orders@audit" in str(refused.value)
+
+
 def test_two_subscriptions_to_a_stream_need_groups_of_their_own():
     router = Router()
     router.subscriber("orders")(handle)

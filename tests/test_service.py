@@ -56,6 +56,18 @@ class TestStart:
 
         assert left_over() == set()
 
+    @pytest.mark.parametrize(("target", "warned"), [("orders", True), ("others", False)])
+    async def test_replies_to_the_stream_that_is_read_are_warned_of_at_the_start(
+        self, world: World, caplog: pytest.LogCaptureFixture, target: str, warned: bool
+    ):
+        world.stream("others")
+        app = world.app()
+        app.subscriber("orders", publish=target)(nothing)
+
+        await run(app, started=app.stop)
+
+        assert any("to the stream that it reads" in line for line in caplog.messages) is warned
+
     async def test_one_missing_stream_of_two_leaves_nothing_of_the_other(self, world: World):
         app = world.app()
         app.subscriber("orders")(nothing)

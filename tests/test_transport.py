@@ -174,8 +174,9 @@ async def test_a_missing_stream_is_named_and_a_missing_shard_is_not_taken_for_it
     server: ScriptedKinesis, transport: AwsTransport
 ):
     server.missing.add("orders")
-    with pytest.raises(StreamNotFound, match="stream orders does not exist"):
+    with pytest.raises(StreamNotFound, match="stream orders does not exist") as missing:
         await transport.describe_stream(STREAM)
+    assert f"{server.url.removeprefix('http://')}, region" in str(missing.value)
     with pytest.raises(StreamNotFound):
         await transport.list_shards(STREAM)
     server.missing.clear()

@@ -21,6 +21,7 @@ from ruststream_kinesis.settlement import Counters
 from ruststream_kinesis.signals import listening
 from ruststream_kinesis.state import AppState
 from ruststream_kinesis.stream import KinesisStream, StreamRef
+from ruststream_kinesis.wording import label
 
 __all__ = ["RustStream"]
 
@@ -99,8 +100,8 @@ class RustStream(Router):
         known = [each.identity for each in self.subscribers]
         if identity not in known:
             raise ConfigurationError(
-                f"no subscription to {name!r} with group {group!r} is declared; there are: "
-                + (", ".join(map(repr, known)) or "none"),
+                f"no subscription to {label(*identity)} is declared; there are: "
+                + (", ".join(label(*each) for each in known) or "none"),
                 stream=name,
             )
 

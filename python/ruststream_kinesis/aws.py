@@ -24,7 +24,7 @@ from ruststream_kinesis.aws_client import (
 )
 from ruststream_kinesis.aws_errors import member, refused, translated
 from ruststream_kinesis.clock import Clock
-from ruststream_kinesis.errors import NotConnected, RequestError
+from ruststream_kinesis.errors import NotConnected, RequestError, StreamNotFound
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
@@ -35,6 +35,7 @@ from ruststream_kinesis.transport import (
     ShardListing,
     StreamInfo,
 )
+from ruststream_kinesis.wording import asked_at
 
 __all__ = ["AwsSettings", "AwsTransport", "put_results"]
 
@@ -97,7 +98,16 @@ class AwsTransport:
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """DescribeStreamSummary."""
-        answer = await self._call("describe_stream_summary", stream, **stream.parameters())
+        try:
+            answer = await self._call("describe_stream_summary", stream, **stream.parameters())
+        except StreamNotFound as error:
+            where = asked_at((await self._client()).kinesis.meta)
+            raise StreamNotFound(
+                f"{error.message}. It was looked for at {where}",
+                code=error.code,
+                status=error.status,
+                stream=stream.name,
+            ) from error
         summary = member(answer, "StreamDescriptionSummary", stream)
         created = summary.get("StreamCreationTimestamp")
         size = summary.get("MaxRecordSizeInKiB")

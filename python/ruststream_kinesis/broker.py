@@ -13,6 +13,7 @@ from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.heartbeat import STALL_TIMEOUT
 from ruststream_kinesis.leases.base import LeaseStore
 from ruststream_kinesis.leases.memory import MemoryLeaseStore
+from ruststream_kinesis.limits import check_seconds
 from ruststream_kinesis.thin import ThinTransport
 
 if TYPE_CHECKING:
@@ -80,8 +81,10 @@ class KinesisBroker:
         if max_shards is not None and (
             isinstance(max_shards, bool) or not isinstance(max_shards, int) or max_shards < 1
         ):
-            raise ConfigurationError(f"max_shards must be at least 1: {max_shards!r}")
-        if not stall_timeout > 0:
+            raise ConfigurationError(
+                f"max_shards must be a number of shards, at least 1: {max_shards!r}"
+            )
+        if not check_seconds("stall_timeout", stall_timeout) > 0:
             raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")
         self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
         self._make_transport = _TRANSPORTS[transport]

@@ -17,6 +17,7 @@ from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
 from ruststream_kinesis.shard import HeldShard, Mark
 from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.wording import shown
 
 __all__ = ["CHECKPOINT_INTERVAL", "Checkpointer"]
 
@@ -153,13 +154,13 @@ class Checkpointer:
             count = self._log.due()
             if count is not None:
                 logger.warning(
-                    "cannot store checkpoint %s of shard %s, stream %s (%d failure(s)): %r; "
+                    "cannot store checkpoint %s of shard %s, stream %s (%d failure(s)): %s; "
                     "trying again",
                     mark.checkpoint or mark.resume_from,
                     shard.shard_id,
                     shard.stream,
                     count,
-                    error,
+                    shown(error),
                 )
             return False
         self._stored, self._stored_of = mark, generation

@@ -30,6 +30,7 @@ from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.holdings import Holdings
 from ruststream_kinesis.leases.base import LeaseKey, LeaseState, subscription_name
+from ruststream_kinesis.neighbours import Neighbours
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
@@ -41,6 +42,7 @@ from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.transport import StreamInfo, patiently
+from ruststream_kinesis.wording import label, shown
 
 __all__ = ["Coordinator", "Holding"]
 
@@ -96,18 +98,20 @@ class Coordinator:
         self._limit = limit
         self._wake = asyncio.Event()
         self._discovery = Discovery(stream, connection, self._wake.set)
+        self._label = label(stream.name, group)
         self.held = Holdings(
-            stream.name, connection, channel, copies, supervisor, self._discovery, self._wake
+            self._label, connection, channel, copies, supervisor, self._discovery, self._wake
         )
         self.holdings = self.held.by_id
         self._gate = asyncio.Semaphore(_WAVE)
         self._forgetting = Forgetting(stream.name, connection.store)
         self._sharing = Sharing(connection.clock)
         self._heartbeat = connection.heartbeat
+        self._neighbours = Neighbours(self._label, self._heartbeat.member.nonce)
         self._name = subscription_name(stream.name, group)
         self._taking: set[str] = set()
         self._first_pass = True
-        self._mixed = False
+        self._mixed = self._joined = False
         self._log = MinuteLog(self._clock)
         self._take_log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,13 +140,13 @@ class Coordinator:
             lambda: OpeningRule.agree(self._store, info, self._group, service_time, self._start_at)
         )
         # First of all: who looks from now on counts on us.
-        await self._insist(lambda: self._heartbeat.join(self._name, self._supervisor))
+        await self._insist(self._join)
         await self._insist(lambda: self._pass(0.0))
         if await self._rewinds.replay_parents(self._start_at):
             await self._pass(0.0)
         self._first_pass = False
         first = [holding.shard for holding in self.holdings.values()]
-        name, spawn = self._stream.name, self._supervisor.spawn
+        name, spawn = self._label, self._supervisor.spawn
         # Before the shards have opened: a slow iterator must not cost the others their leases.
         self._tasks = [
             spawn(f"coordinator[{name}]", self._run()),
@@ -163,9 +167,9 @@ class Coordinator:
                 if backoff.failures >= _START_TRIES:
                     raise
                 logger.warning(
-                    "the start of stream %s waits for the lease store, trying again: %r",
-                    self._stream.name,
-                    error,
+                    "the start of stream %s waits for the lease store, trying again: %s",
+                    self._label,
+                    shown(error),
                 )
             await self._clock.sleep(delay)
 
@@ -213,24 +217,34 @@ class Coordinator:
         backoff = Backoff()
         try:
             while errors := await self.held.release_all():
-                for error in errors:
-                    logger.error(
-                        "cannot release a lease of stream %s: %r", self._stream.name, error
-                    )
                 if backoff.failures >= _RELEASE_ATTEMPTS:
                     raise errors[0]
+                if backoff.failures == 0:
+                    logger.warning(
+                        "cannot release %d lease(s) of stream %s, trying again: %s",
+                        len(errors),
+                        self._label,
+                        shown(errors[0]),
+                    )
                 await self._clock.sleep(backoff.next())
         finally:
             # Whatever came of it: nobody waits for a release any more.
             for holding in self.holdings.values():
                 holding.released.set()
 
+    async def _join(self) -> None:
+        # Before it is asked for: an answer that is lost may be a row that is there.
+        self._joined = True
+        await self._heartbeat.join(self._name, self._supervisor)
+
     async def _part(self) -> None:
         """The others plan without us from here on, and wait for our leases to become free."""
+        if not self._joined:
+            return
         try:
             await self._heartbeat.part(self._name)
         except Exception as error:  # noqa: BLE001 - a store's failures are its own; the row runs out
-            logger.warning("cannot tell the other instances that this one stops: %r", error)
+            logger.warning("cannot tell the other instances that this one stops: %s", shown(error))
 
     async def _run(self) -> None:
         while True:
@@ -243,10 +257,10 @@ class Coordinator:
                 count = self._log.due()
                 if count is not None:
                     logger.warning(
-                        "a pass over the shards of stream %s failed (%d time(s)): %r; trying again",
-                        self._stream.name,
+                        "a pass over the shards of stream %s failed (%d time(s)): %s; trying again",
+                        self._label,
                         count,
-                        error,
+                        shown(error),
                     )
 
     async def _pass(self, look: float) -> None:
@@ -256,6 +270,7 @@ class Coordinator:
         self.held.give_up_held()
         await self.held.end_over()
         survey = await self._store.survey(self._stream.name, self._group, max_age=look)
+        self._neighbours.look(survey)
         leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
         self.held.absent.keep(self._discovery.shards)
@@ -280,8 +295,17 @@ class Coordinator:
         )
         self._mixed = decision.mixed
         for shard_id, successor in decision.hand_over.items():
-            self.held.hand_over(self.holdings[shard_id], successor)
+            name = self._neighbours.name(successor)
+            self.held.hand_over(self.holdings[shard_id], successor, name)
         wanted = [shard_id for shard_id in decision.take if not self.held.absent.has(shard_id)]
+        logger.debug(
+            "a pass over stream %s: %d shard(s) listed, %d held, %d to take, %d to hand over",
+            self._label,
+            len(self._discovery.shards),
+            len(self.holdings),
+            len(wanted),
+            len(decision.hand_over),
+        )
         await self._take_all(wanted)
 
     async def _take_all(self, wanted: Sequence[str]) -> None:
@@ -305,10 +329,10 @@ class Coordinator:
                 count = self._take_log.due()
                 if count is not None:
                     logger.warning(
-                        "cannot take a shard of stream %s (%d failure(s)), trying again: %r",
-                        self._stream.name,
+                        "cannot take a shard of stream %s (%d failure(s)), trying again: %s",
+                        self._label,
                         count,
-                        error,
+                        shown(error),
                     )
             elif error is not None:
                 raise error
@@ -357,7 +381,19 @@ class Coordinator:
             shard.resume_from = place.position
             checkpointer.moved()
         self.held.add(holding)
-        logger.info("reading shard %s of stream %s from %s", shard_id, self._stream.name, place)
+        previous = self._neighbours.previous(lease)
+        logger.info(
+            "reading shard %s of stream %s %s%s",
+            shard_id,
+            self._label,
+            place,
+            "" if previous is None else f", taken over from {previous}",
+            extra={
+                "stream": self._stream.name,
+                "shard_id": shard_id,
+                "sequence_number": place.position.sequence_number,
+            },
+        )
 
     async def _begun(self, lease: LeaseState) -> LeaseState:
         """In a mixed fleet, gives a child its checkpoint before its first record.

@@ -17,6 +17,7 @@ from ruststream_kinesis.errors import StreamRecreated
 from ruststream_kinesis.identity import Identity, is_gone
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import ShardInfo
+from ruststream_kinesis.wording import shown
 
 __all__ = ["Discovery"]
 
@@ -104,9 +105,9 @@ class Discovery:
         count = self._log.due()
         if count is not None:
             logger.warning(
-                "cannot list the shards of stream %s (%d time(s)), trying again: %r",
+                "cannot list the shards of stream %s (%d time(s)), trying again: %s",
                 self._stream.name,
                 count,
-                error,
+                shown(error),
                 extra={"stream": self._stream.name},
             )

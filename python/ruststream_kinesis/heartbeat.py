@@ -24,6 +24,7 @@ from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases.base import LeaseState, LeaseStore, Member
 from ruststream_kinesis.loopthread import run_in_thread
 from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.wording import shown
 
 __all__ = ["LEASE_DURATION", "PASS_INTERVAL", "STALL_TIMEOUT", "Heartbeat", "Tenure"]
 
@@ -54,13 +55,15 @@ class Tenure:
         over: Called once when it is over, on the main loop, with the reason.
     """
 
-    __slots__ = ("_lock", "_over", "_told", "lease", "reason", "until")
+    __slots__ = ("_lock", "_over", "_told", "lease", "ran_out", "reason", "until")
 
     def __init__(self, lease: LeaseState, until: float, over: Callable[[str], None]) -> None:
         self.lease = lease
         self.until = until
         self.reason: str | None = None
         """Why it is over; `None` while it counts."""
+        self.ran_out = False
+        """It is over because it could not be renewed in time, and not because it is another's."""
         self._over = over
         self._told = False
         self._lock = threading.Lock()
@@ -71,19 +74,19 @@ class Tenure:
             if self.reason is None:
                 self.until = max(self.until, until)
 
-    def end(self, reason: str) -> bool:
+    def end(self, reason: str, *, ran_out: bool = False) -> bool:
         """It is over; whether that is news."""
         with self._lock:
             if self.reason is not None:
                 return False
-            self.reason, self.until = reason, float("-inf")
+            self.reason, self.until, self.ran_out = reason, float("-inf"), ran_out
             return True
 
     def expire(self, now: float) -> bool:
         """Ends the tenure if its time is over, on the main loop; whether it is over."""
         if now < self.until:
             return False
-        self.end("its lease ran out unrenewed")
+        self.end("its lease ran out unrenewed", ran_out=True)
         # Where the renewing thread ended it, too: what it told waits for the loop to go round, and
         # whoever asks here is about to start a handler.
         self.tell()
@@ -259,7 +262,7 @@ class Heartbeat:
             except Exception as error:  # noqa: BLE001 - a store's failures are its own
                 self._failed(f"the lease of {tenure.lease.key.row}", error)
                 if self._clock.monotonic() >= tenure.until and tenure.end(
-                    f"it ran out unrenewed: {error!r}"
+                    f"its lease ran out unrenewed: {shown(error)}", ran_out=True
                 ):
                     tell(tenure)
             else:
@@ -268,4 +271,6 @@ class Heartbeat:
     def _failed(self, what: str, error: Exception) -> None:
         count = self._log.due()
         if count is not None:
-            logger.warning("cannot renew %s (%d failure(s)), trying again: %r", what, count, error)
+            logger.warning(
+                "cannot renew %s (%d failure(s)), trying again: %s", what, count, shown(error)
+            )

@@ -43,6 +43,8 @@ class Holding:
     final: Mark | None = None
     successor: str | None = None
     """Nonce of the member that it is handed over to."""
+    successor_name: str = ""
+    """That member's owner id, for the log."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

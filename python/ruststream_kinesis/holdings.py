@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
@@ -23,6 +24,7 @@ from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.identity import is_gone
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.wording import shown
 
 __all__ = ["Holdings"]
 
@@ -33,7 +35,7 @@ class Holdings:
     """The shards that are held, with what works on each.
 
     Args:
-        stream: Its name.
+        label: The subscription, for the log.
         connection: Lease store, heartbeat, clock.
         channel: What is queued of a shard that ends is dropped.
         copies: What waits of a shard that ends is published early; of one that is lost, dropped.
@@ -44,7 +46,7 @@ class Holdings:
 
     def __init__(
         self,
-        stream: str,
+        label: str,
         connection: Connection,
         channel: Channel,
         copies: Copies,
@@ -52,7 +54,7 @@ class Holdings:
         discovery: Discovery,
         wake: asyncio.Event,
     ) -> None:
-        self._stream = stream
+        self._label = label
         self._store = connection.store
         self._heartbeat = connection.heartbeat
         self._clock = connection.clock
@@ -68,6 +70,9 @@ class Holdings:
         self._ending: list[HeldShard] = []
         self._leaving: set[HeldShard] = set()
         """Given up, while handlers of them run."""
+        self._log = MinuteLog(connection.clock)
+        self._blind = False
+        """Nothing is read, since every lease ran out."""
 
     def add(self, holding: Holding) -> None:
         """Starts to read a shard whose lease was taken."""
@@ -76,10 +81,13 @@ class Holdings:
         self.absent.left.discard(shard_id)
         self.absent.handed.discard(shard_id)
         self._start(holding)
+        if self._blind:
+            self._blind = False
+            logger.info("%s is read again: its leases can be had again", self._label)
 
     def _start(self, holding: Holding) -> None:
         holding.shard.unread = False
-        name = f"reader[{self._stream}/{holding.shard.shard_id}]"
+        name = f"reader[{self._label}/{holding.shard.shard_id}]"
         holding.reader = self._supervisor.spawn(name, self._read(holding))
 
     async def _read(self, holding: Holding) -> None:
@@ -97,7 +105,7 @@ class Holdings:
                 "shard %s of stream %s is not read any more; other shards go on, this one is tried "
                 "again later: %s",
                 shard.shard_id,
-                shard.stream,
+                self._label,
                 error,
                 extra={"stream": shard.stream, "shard_id": shard.shard_id},
             )
@@ -220,29 +228,49 @@ class Holdings:
             await self._release(holding)
         except Exception as error:  # noqa: BLE001 - a store's failures are its own
             self._ending.append(shard)
-            logger.warning(
-                "cannot release the lease of shard %s, stream %s, trying again: %r",
-                shard.shard_id,
-                shard.stream,
-                error,
-            )
+            # All of them fail together, again at each pass.
+            count = self._log.due()
+            if count is not None:
+                logger.warning(
+                    "cannot release a lease of stream %s (%d failure(s)), trying again: shard %s: %s",
+                    self._label,
+                    count,
+                    shard.shard_id,
+                    shown(error),
+                )
             return
         if holding.finished:
-            logger.info("shard %s of stream %s is finished", shard.shard_id, shard.stream)
+            logger.info("shard %s of stream %s is finished", shard.shard_id, self._label)
+        elif holding.successor is not None and holding.tenure.reason is None:
+            logger.info(
+                "shard %s of stream %s is handed over to %s",
+                shard.shard_id,
+                self._label,
+                holding.successor_name,
+            )
 
-    def hand_over(self, holding: Holding, successor: str) -> None:
-        """Begins to hand a shard over, unless its end began already."""
+    def hand_over(self, holding: Holding, successor: str, name: str) -> None:
+        """Begins to hand a shard over, unless its end began already.
+
+        Args:
+            holding: Of the shard.
+            successor: Nonce of the member that is to have it.
+            name: Owner id of that member, for the log.
+        """
         shard = holding.shard
         if holding.successor is not None or not holding.live or shard in self._ending:
             return
-        holding.successor = successor
-        name = f"hand-over[{shard.stream}/{shard.shard_id}]"
-        self._supervisor.spawn(name, self._handing_over(holding))
+        holding.successor, holding.successor_name = successor, name
+        task = f"hand-over[{self._label}/{shard.shard_id}]"
+        self._supervisor.spawn(task, self._handing_over(holding))
 
     async def _handing_over(self, holding: Holding) -> None:
         shard = holding.shard
         logger.info(
-            "handing shard %s of stream %s over to another instance", shard.shard_id, shard.stream
+            "handing shard %s of stream %s over to %s",
+            shard.shard_id,
+            self._label,
+            holding.successor_name,
         )
         if holding.reader is not None:
             await self._supervisor.cancel([holding.reader])
@@ -256,10 +284,18 @@ class Holdings:
         holding = self.by_id.get(shard.shard_id)
         if holding is None or holding.shard is not shard or shard.lost:
             return
-        logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, shard.stream, why)
+        logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, self._label, why)
         # Not without its mark: where the row is ours still, an old rewind must not pass for the last.
         self.conclude(holding)
         self.over(shard)
+        if holding.tenure.ran_out and not self._blind:
+            self._blind = not any(each.live for each in self.by_id.values())
+            if self._blind:
+                logger.error(
+                    "NOTHING of %s is read any more: its leases could not be renewed, and ran out; the "
+                    "warnings before this say why. They are asked for again at each pass",
+                    self._label,
+                )
 
     def give_up_held(self) -> None:
         """Gives up shards that only hold: taken again, they are read from the first held record."""

@@ -14,6 +14,7 @@ from ruststream_kinesis.errors import StreamRecreated
 from ruststream_kinesis.leases.base import LeaseState, LeaseStore, Opening
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.transport import StreamInfo
+from ruststream_kinesis.wording import short
 
 __all__ = ["OpeningRule", "Place", "check_created"]
 
@@ -51,9 +52,12 @@ class Place:
     """Not where its row says: to be stored, or it would be forgotten with this holding."""
 
     def __str__(self) -> str:
+        position = self.position
         if self.at_tip:
-            return "the tip"
-        return f"{'after ' if self.after else ''}{self.position}"
+            return "from the tip"
+        if position.kind == "sequence":
+            return f"{'after' if self.after else 'at'} {short(position.sequence_number)}"
+        return f"from {position}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.limits import check_seconds
+from ruststream_kinesis.wording import instant
 
 __all__ = ["KinesisPosition"]
 
@@ -117,7 +118,7 @@ class KinesisPosition:
     def __str__(self) -> str:
         match self.kind:
             case "timestamp":
-                return f"timestamp({self.when})"
+                return instant(self.when or 0.0)
             case "sequence":
                 return f"sequence({self.shard_id}, {self.sequence_number})"
             case _:

@@ -75,6 +75,7 @@ class Reader:
         self._iterator: str | None = None
         self._iterator_since = 0.0
         self._log = MinuteLog(clock)
+        self._polls = MinuteLog(clock)
         self._cycle: asyncio.Timeout | None = None
 
     def interrupt(self) -> None:
@@ -122,6 +123,7 @@ class Reader:
         if shard.generation != generation:
             return False
         self._backoff.reset()
+        self._note(len(page))
         shard.lag_ms = page.millis_behind_latest
         self._iterator, self._iterator_since = page.next_shard_iterator, started
         # Before the first await that may be cancelled: position and places move together.
@@ -134,6 +136,20 @@ class Reader:
             return True
         await self._pace(page, started)
         return False
+
+    def _note(self, records: int) -> None:
+        """For whoever debugs: a line for each page with records, and one a minute for the others."""
+        if not logger.isEnabledFor(logging.DEBUG):
+            return
+        count = 1 if records else self._polls.due()
+        if count is not None:
+            logger.debug(
+                "shard %s of stream %s: %d read(s), %d record(s)",
+                self._shard.shard_id,
+                self._shard.stream,
+                count,
+                records,
+            )
 
     async def _read(self) -> Page:
         if self._iterator is None:

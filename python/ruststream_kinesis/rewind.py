@@ -34,6 +34,7 @@ from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.seek import not_held, unknown_record
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import Failure, ShardInfo, judge, patiently
+from ruststream_kinesis.wording import label
 
 __all__ = ["Rewinds", "Shards"]
 
@@ -96,6 +97,7 @@ class Rewinds:
     ) -> None:
         self._ref = stream.ref
         self._stream = stream.name
+        self._label = label(stream.name, group)
         self._group = group
         self._connection = connection
         self._store = connection.store
@@ -177,7 +179,7 @@ class Rewinds:
         self._open_rule()
         holding = self._held(shard_id)
         self._move(holding, position)
-        logger.info("moved shard %s of stream %s to %s", shard_id, self._stream, position)
+        logger.info("moved shard %s of stream %s to %s", shard_id, self._label, position)
         return holding
 
     def _held(self, shard_id: str) -> Holding:
@@ -209,7 +211,7 @@ class Rewinds:
             position = OpeningRule.tip(service_time)
         self.moving = True
         try:
-            await self._move_rows(position, at_tip=at_tip)
+            rows = await self._move_rows(position, at_tip=at_tip)
             # The stop may have begun meanwhile. From here on nothing is awaited.
             self.rule = self._open_rule().rewind(position)
             moved = list(self._holdings.values())
@@ -221,11 +223,30 @@ class Rewinds:
         finally:
             self.moving = False
             self._loop.wake()
-        logger.info("moved %d shard(s) of stream %s to %s", len(moved), self._stream, position)
+        elsewhere = self._elsewhere(rows)
+        logger.info(
+            "moved %d shard(s) of stream %s to %s%s",
+            len(moved),
+            self._label,
+            position,
+            f"; {elsewhere} shard(s) of it are held by other instances and were not moved"
+            if elsewhere
+            else "",
+        )
         return moved
 
-    async def _move_rows(self, position: KinesisPosition, *, at_tip: bool) -> None:
-        """Moves what nobody holds; then all that this instance holds is live."""
+    def _elsewhere(self, rows: Iterable[LeaseState]) -> int:
+        """Listed shards that another instance holds."""
+        mine, listed = self._holdings, self._discovery.shards
+        others = (row.key.shard_id for row in rows if row.owner is not None and not row.free)
+        return sum(shard_id in listed and shard_id not in mine for shard_id in others)
+
+    async def _move_rows(self, position: KinesisPosition, *, at_tip: bool) -> list[LeaseState]:
+        """Moves what nobody holds; then all that this instance holds is live.
+
+        Returns:
+            The rows as they were read last.
+        """
         written: set[str] = set()
         while True:
             await self._all_arrived()
@@ -235,7 +256,7 @@ class Rewinds:
             await self._redirect(rows, position, replayed, written)
             # Else one was let go of meanwhile, after its row was read.
             if not self._shards.in_transit and held <= self._holdings.keys():
-                return
+                return rows
 
     async def _all_arrived(self) -> None:
         """Waits until no shard is being taken or let go of.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -59,24 +60,37 @@ def _check_policy(name: str, policy: OnError) -> None:
         )
 
 
-def _check_count(
-    name: str, value: object, stream: KinesisStream, *, most: int | None = None
-) -> None:
+@contextlib.contextmanager
+def _about(stream: KinesisStream) -> Iterator[None]:
+    """Whatever is refused within names the stream of the subscription."""
+    try:
+        yield
+    except ConfigurationError as error:
+        error.stream = error.stream or stream.name
+        raise
+
+
+def _check_count(name: str, value: object, *, most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name} must be at least 1: {value!r}", stream=stream.name)
+        raise ConfigurationError(f"{name} must be at least 1: {value!r}")
     if most is not None and value > most:
-        raise ConfigurationError(f"{name} must be at most {most}: {value!r}", stream=stream.name)
+        raise ConfigurationError(f"{name} must be at most {most}: {value!r}")
+
+
+def _check_group(group: object) -> None:
+    if group is not None and (
+        not isinstance(group, str) or not group or "/" in group or ":" in group
+    ):
+        raise ConfigurationError(f"group must be non-empty and hold neither '/' nor ':': {group!r}")
 
 
 def _dead_letter(name: str | None, stream: KinesisStream) -> StreamRef | None:
     if name is None:
         return None
     ref = StreamRef.parse(name)
-    # A name and an ARN of one stream are alike only where nothing else can be meant.
-    if ref == stream.ref or (ref.name == stream.name and None in (ref.arn, stream.ref.arn)):
+    if ref.may_be(stream.ref):
         raise ConfigurationError(
-            "the dead letter stream is the stream itself: its records would come again for ever",
-            stream=stream.name,
+            "the dead letter stream is the stream itself: its records would come again for ever"
         )
     return ref
 
@@ -142,31 +156,23 @@ class Router:
             HandlerError: The handler's signature cannot be resolved.
         """
         descriptor = KinesisStream.of(stream)
-        _check_count("workers", workers, descriptor, most=_MAX_WORKERS)
-        if batch is not None:
-            _check_count("batch", batch, descriptor)
-        check_seconds("batch_window", batch_window)
-        retry = RetryPolicy(max_attempts, _dead_letter(dead_letter, descriptor), deferred)
-        if group is not None and (
-            not isinstance(group, str) or not group or "/" in group or ":" in group
-        ):
-            raise ConfigurationError(
-                f"group must be non-empty and hold neither '/' nor ':': {group!r}",
-                stream=descriptor.name,
-            )
-        if start_at is not None and not isinstance(start_at, KinesisPosition):
-            raise ConfigurationError(
-                f"start_at must be a KinesisPosition: {start_at!r}", stream=descriptor.name
-            )
-        _check_policy("on_error", on_error)
-        _check_policy("on_decode_error", on_decode_error)
-        reply = KinesisPublish.of(publish)
-        if reply is not None and reply.to is None and reply.batch is None:
-            raise ConfigurationError(
-                "publish= names no stream for the replies, KinesisPublish(to=...), nor a batch= for "
-                "copies and dead letters",
-                stream=descriptor.name,
-            )
+        with _about(descriptor):
+            _check_count("workers", workers, most=_MAX_WORKERS)
+            if batch is not None:
+                _check_count("batch", batch)
+            check_seconds("batch_window", batch_window)
+            retry = RetryPolicy(max_attempts, _dead_letter(dead_letter, descriptor), deferred)
+            _check_group(group)
+            if start_at is not None and not isinstance(start_at, KinesisPosition):
+                raise ConfigurationError(f"start_at must be a KinesisPosition: {start_at!r}")
+            _check_policy("on_error", on_error)
+            _check_policy("on_decode_error", on_decode_error)
+            reply = KinesisPublish.of(publish)
+            if reply is not None and reply.to is None and reply.batch is None:
+                raise ConfigurationError(
+                    "publish= names no stream for the replies, KinesisPublish(to=...), nor a "
+                    "batch= for copies and dead letters"
+                )
         # The names that the handler's annotations see where it is defined.
         frame = sys._getframe(1)  # noqa: SLF001 - CPython's documented way
         local_names, place = dict(frame.f_locals), frame.f_code.co_qualname
@@ -213,7 +219,7 @@ class Router:
             if each.identity in known:
                 raise ConfigurationError(
                     f"a second subscription to stream {each.stream.name!r} needs a group of its "
-                    f"own (this one has {each.group!r})",
+                    'own: pass group="…"' + (f" other than {each.group!r}" if each.group else ""),
                     stream=each.stream.name,
                 )
             known.add(each.identity)

@@ -19,6 +19,7 @@ from ruststream_kinesis.errors import StopTimeout
 from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.subscriber import SourceFactory, Subscription, shards_of_stream
 from ruststream_kinesis.supervisor import Supervisor
+from ruststream_kinesis.wording import shown, trace
 
 __all__ = ["SHUTDOWN_TIMEOUT", "Hook", "Service"]
 
@@ -201,7 +202,9 @@ class Service:
                     await _call(work)
             except BaseException as error:
                 # Whatever it is, the other steps run.
-                logger.error("stopping: %s failed: %r", name, error, exc_info=error)
+                logger.error(
+                    "stopping: %s failed: %s", name, shown(error), exc_info=trace(error, logger)
+                )
                 unfinished.append(f"{name} ({type(error).__name__})")
 
         each_of = self.subscriptions
@@ -264,10 +267,10 @@ async def _end_of(task: asyncio.Future[Any], hurry: Callable[[], None]) -> None:
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
+        except asyncio.CancelledError as cancellation:
+            cancelled = cancellation
             hurry()
     if cancelled is not None:
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("while being cancelled: %r", task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("while being cancelled: %s", shown(error))
         raise cancelled

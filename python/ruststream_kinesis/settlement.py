@@ -36,6 +36,7 @@ from ruststream_kinesis.outcomes import (
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.retry import NOT_BEFORE_HEADER, Action, Copy
 from ruststream_kinesis.transport import PutResult
+from ruststream_kinesis.wording import shown
 
 __all__ = ["Counters", "OnError", "Policies", "Settlement", "not_called"]
 
@@ -137,16 +138,20 @@ class Settlement:
         if outcome.kind == "ack":
             shard.ack(place)
         elif outcome.kind == "drop":
-            self.counters.dropped += 1
             logger.warning(
                 "dropped record %s of shard %s, stream %s",
                 *_where(run, index),
                 extra=place_of(run, index),
             )
-            shard.ack(place)
+            self._drop(run, index)
         else:
             return await self._again(outcome, run, index, error)
         return False
+
+    def _drop(self, run: Run, index: int) -> None:
+        if run.shard.generation == run.generation:
+            self.counters.dropped += 1
+            run.shard.ack(run.base + index)
 
     async def _again(
         self, outcome: Outcome, run: Run, index: int, error: BaseException | None
@@ -214,9 +219,9 @@ class Settlement:
     def _log_unreplied(error: BaseException, run: Run, index: int) -> None:
         logger.error(
             "the reply to record %s of shard %s, stream %s, was not published; the record "
-            "stays open: %r",
+            "stays open: %s",
             *_where(run, index),
-            error,
+            shown(error),
             extra=place_of(run, index),
         )
 
@@ -311,7 +316,7 @@ class Settlement:
                 "handler %s failed at record %s of shard %s, stream %s: %s",
                 self._name,
                 *_where(run, index),
-                _shown(error),
+                shown(error),
                 exc_info=error,
                 extra=place_of(run, index),
             )
@@ -324,15 +329,21 @@ class Settlement:
     ) -> None:
         """The payload is not of the handler's type: no attempt can help."""
         self.counters.undecodable += 1
+        policy = self._policies.on_decode_error
+        dropped = policy == "drop" and self._copies.policy.dead_letter is None
         logger.error(
-            "record %s of shard %s, stream %s, does not decode as %r (%d bytes): %s",
+            "record %s of shard %s, stream %s, does not decode as %r (%d bytes)%s: %s",
             *_where(run, index),
             kind,
             len(payload),
-            error,
+            " and is dropped" if dropped else "",
+            shown(error),
             extra=place_of(run, index),
         )
-        policy = self._policies.on_decode_error
+        if dropped:
+            # The line above says all that there is to say.
+            self._drop(run, index)
+            return
         if self._copies.policy.dead_letter is not None and policy in ("drop", "retry"):
             attempt = attempt_of(run.page, index)
             await self._copies.dead_letter(Copy(run, index, attempt), error)
@@ -355,7 +366,7 @@ class Settlement:
             # Nothing later starts in this shard: what ran is what the checkpoint can cover.
             run.shard.ceiling = min(run.shard.ceiling, run.base + index)
             reason = HandlerFailed(
-                f"stopping, as declared for errors: {_shown(error)}", **place_of(run, index)
+                f"stopping, as declared for errors: {shown(error)}", **place_of(run, index)
             )
             reason.__cause__ = error
             self._stop(reason)
@@ -405,14 +416,6 @@ def not_called(result: Any, handler: str) -> HandlerError | None:
                 f"handler {handler} returned the function {name}: call it, {name}()"
             )
     return None
-
-
-def _shown(error: BaseException) -> str:
-    """Somebody else's exception for a message; its own `repr` may raise."""
-    try:
-        return repr(error)
-    except Exception:  # noqa: BLE001 - whatever it raises, there is a name left
-        return type(error).__name__
 
 
 def _milliseconds(text: str) -> int:

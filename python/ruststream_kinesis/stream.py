@@ -51,6 +51,10 @@ class StreamRef:
             return cls(found["name"], name_or_arn, found["region"], found["account"])
         return cls(check_stream_name(name_or_arn))
 
+    def may_be(self, other: StreamRef) -> bool:
+        """Whether both name one stream; a name and an ARN do where nothing else can be meant."""
+        return self == other or (self.name == other.name and None in (self.arn, other.arn))
+
     def parameters(self) -> dict[str, str]:
         """The request parameters that name this stream."""
         return {"StreamName": self.name} if self.arn is None else {"StreamARN": self.arn}

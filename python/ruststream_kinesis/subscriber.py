@@ -30,6 +30,7 @@ from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.threads import HandlerThreads
 from ruststream_kinesis.transport import StreamInfo, patiently
+from ruststream_kinesis.wording import label
 
 __all__ = ["Source", "SourceFactory", "Subscription", "shards_of_stream"]
 
@@ -172,8 +173,7 @@ class Subscription:
     @property
     def name(self) -> str:
         """Stream, and group where there is one."""
-        group = self.subscriber.group
-        return self.subscriber.stream.name + (f"@{group}" if group else "")
+        return label(self.subscriber.stream.name, self.subscriber.group)
 
     @property
     def state(self) -> SubscriptionState:
@@ -210,7 +210,15 @@ class Subscription:
         self._info = info
         reply, retry = self.subscriber.policies.reply, self.subscriber.retry
         if reply is not None and reply.to is not None:
-            await self._check_target(StreamRef.parse(reply.to), "the replies")
+            target = StreamRef.parse(reply.to)
+            if stream.ref.may_be(target):
+                # Said here and not where it is declared, which is before anybody set up a log.
+                logger.warning(
+                    "the replies of the subscription to %s go to the stream that it reads: each is "
+                    "delivered to it again, and answered again unless the handler ends that",
+                    self.name,
+                )
+            await self._check_target(target, "the replies")
         if retry.dead_letter is not None:
             await self._check_target(retry.dead_letter, "the dead letters")
 
@@ -223,7 +231,7 @@ class Subscription:
         except StreamNotFound as error:
             raise StreamNotFound(
                 f"the stream for {what} of the subscription to {self.name} does not exist: "
-                f"{stream}; create it",
+                f"{error.message}",
                 code=error.code,
                 status=error.status,
                 stream=stream.name,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from ruststream_kinesis.errors import KinesisError
+from ruststream_kinesis.wording import shown, trace
 
 __all__ = ["Supervisor"]
 
@@ -58,7 +59,9 @@ class Supervisor:
         else:
             error = task.exception()
         if error is not None:
-            logger.error("task %s failed: %r", task.get_name(), error, exc_info=error)
+            logger.error(
+                "task %s failed: %s", task.get_name(), shown(error), exc_info=trace(error, logger)
+            )
             self._failed(error)
 
     async def finish(

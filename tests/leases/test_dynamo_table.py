@@ -242,37 +242,65 @@ async def test_a_table_that_is_missing_says_how_to_make_it(
     assert "create=True" in told
     assert "aws dynamodb create-table --table-name leases" in told
     assert "AttributeName=lease_key,KeyType=HASH --billing-mode PAY_PER_REQUEST" in told
+    assert server.url.removeprefix("http://") in told
+    assert "region" in told
     assert server.calls("CreateTable") == []
     assert server.calls("GetItem") == []
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "says", "kcl"),
     [
-        {
-            "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            "AttributeDefinitions": [{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        },
-        {"AttributeDefinitions": [{"AttributeName": "lease_key", "AttributeType": "B"}]},
-        {
-            "KeySchema": [*SCHEMA["KeySchema"], {"AttributeName": "sort", "KeyType": "RANGE"}],
-            "AttributeDefinitions": [
-                *SCHEMA["AttributeDefinitions"],
-                {"AttributeName": "sort", "AttributeType": "S"},
-            ],
-        },
+        (
+            {
+                "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                "AttributeDefinitions": [{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            },
+            ["'leaseKey'"],
+            True,
+        ),
+        (
+            {
+                "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+                "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+            },
+            ["'id'"],
+            False,
+        ),
+        (
+            {"AttributeDefinitions": [{"AttributeName": "lease_key", "AttributeType": "N"}]},
+            ["type N"],
+            False,
+        ),
+        (
+            {
+                "KeySchema": [*SCHEMA["KeySchema"], {"AttributeName": "sort", "KeyType": "RANGE"}],
+                "AttributeDefinitions": [
+                    *SCHEMA["AttributeDefinitions"],
+                    {"AttributeName": "sort", "AttributeType": "S"},
+                ],
+            },
+            ["'sort' (RANGE)"],
+            False,
+        ),
     ],
-    ids=["KCL", "bytes", "sorted"],
+    ids=["KCL", "name", "number", "sorted"],
 )
 @pytest.mark.parametrize("create", [True, False])
-async def test_a_table_with_another_key_is_refused(
-    server: ScriptedTable, other: dict[str, Any], *, create: bool
+async def test_a_table_with_another_key_is_refused_and_told_what_is_wrong(
+    server: ScriptedTable, other: dict[str, Any], says: list[str], *, kcl: bool, create: bool
 ):
     server.on("DescribeTable", described(**other))
     table = dynamo_table(server.url, "leases", create=create)
-    with pytest.raises(LeaseTableMismatch, match="'leases' is no lease table"):
+    with pytest.raises(LeaseTableMismatch, match="'leases' is no lease table") as caught:
         await table.open()
     await table.close()
+    told = str(caught.value)
+    assert all(part in told for part in says)
+    assert ("Kinesis Client Library" in told) is kcl
+    # Not the name that is taken.
+    assert "another table name" in told
+    assert "--table-name leases" not in told
     assert {call.target for call in server.requests} == {"DescribeTable"}
 
 

@@ -160,6 +160,16 @@ class Store(MemoryLeaseStore):
         self._maybe_fail("acquire")
         return await super().acquire(key, owner_id, duration=duration, member=member)
 
+    async def renew(self, held: LeaseState) -> None:
+        """Renew, or fail."""
+        self._maybe_fail("renew")
+        await super().renew(held)
+
+    async def leave(self, nonce: str) -> None:
+        """Leave, or fail."""
+        self._maybe_fail("leave")
+        await super().leave(nonce)
+
     async def checkpoint(
         self,
         held: LeaseState,

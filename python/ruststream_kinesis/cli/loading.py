@@ -12,21 +12,32 @@ import ruststream_kinesis
 from ruststream_kinesis.app import RustStream
 from ruststream_kinesis.errors import ConfigurationError
 
-__all__ = ["load_app"]
+__all__ = ["NoTarget", "load_app"]
+
+
+class NoTarget(ConfigurationError):
+    """The text is no import string: the command line itself is wrong."""
 
 
 def load_app(target: str) -> RustStream:
     """Imports `MODULE:APP`; the current directory is looked in first.
 
     Raises:
-        ConfigurationError: The text is no import string, the module does not import, or what it
-            names is no `RustStream`. The original error is its cause.
+        NoTarget: The text is no import string.
+        ConfigurationError: The module does not import, or what it names is no `RustStream`. The
+            original error is its cause.
     """
     module_name, _, path = target.partition(":")
     if not all(name.isidentifier() for name in (*module_name.split("."), *path.split("."))):
-        raise ConfigurationError(
+        raise NoTarget(
             f"{target!r} names no application: write MODULE:APP, for example examples.orders:app"
         )
+    if (
+        module_name.endswith(".py")
+        and Path(*module_name[:-3].split(".")).with_suffix(".py").is_file()
+    ):
+        module_name = module_name[:-3]
+        raise NoTarget(f"{target!r} names a file: write the module, {module_name}:{path}")
     module = _import(module_name)
     found: object = module
     for name in path.split("."):
@@ -71,8 +82,9 @@ def _broken(name: str, error: Exception) -> ConfigurationError:
     # A SyntaxError says itself where it is; its traceback ends in the import machinery.
     if error.__traceback__ is not None and not isinstance(error, SyntaxError):
         frames = traceback.extract_tb(error.__traceback__)
-        # Where the user's code is: what this package refuses, it refuses deep in itself.
-        theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+        # Where the user's code is: what this package refuses, it refuses deep in itself, or in code
+        # that a dataclass generates ("<string>").
+        theirs = [frame for frame in frames if not frame.filename.startswith((_PACKAGE, "<"))]
         last = (theirs or frames)[-1]
         place = f" ({last.filename}, line {last.lineno})"
     return ConfigurationError(f"importing {name} failed: {type(error).__name__}: {error}{place}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from ruststream_kinesis.app import RustStream
-from ruststream_kinesis.cli.loading import load_app
+from ruststream_kinesis.cli.loading import NoTarget, load_app
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.settlement import Counters
 
@@ -20,6 +20,8 @@ __all__ = ["run_service"]
 logger = logging.getLogger("ruststream_kinesis.cli")
 
 _FAILED = 1
+# As for any other argument that cannot be read.
+_WRONG = 2
 
 
 def run_service(
@@ -42,8 +44,8 @@ def run_service(
         debug: Let an error through as it is, with its traceback.
 
     Returns:
-        The exit code: 0 after a stop that was asked for, 1 after a failure, which is on stderr in
-        one line.
+        The exit code: 0 after a stop that was asked for, 1 after a failure, 2 where `target` is no
+        `MODULE:APP`; either is on stderr in one line.
     """
     try:
         app = load_app(target)
@@ -55,7 +57,7 @@ def run_service(
     except KinesisError as error:
         if debug:
             raise
-        return _say(str(error))
+        return _say(str(error), _WRONG if isinstance(error, NoTarget) else _FAILED)
     except Exception as error:
         # The application's own: a startup hook, a lease store.
         if debug:
@@ -71,7 +73,13 @@ async def _run(app: RustStream) -> None:
         nonlocal counters
         counters = app.counters
         if counters:
-            logger.info("%s %s is reading %s", app.title, app.version, ", ".join(counters))
+            logger.info(
+                "%s %s is reading %s as instance %s",
+                app.title,
+                app.version,
+                ", ".join(counters),
+                app.broker.connection.owner_id,
+            )
         else:
             logger.warning("%s %s reads nothing: it declares no subscriber", app.title, app.version)
 
@@ -79,20 +87,22 @@ async def _run(app: RustStream) -> None:
         await app.run(started=started)
     finally:
         for name, count in counters.items():
-            logger.info(
-                "%s: %d handled, %d failed, %d undecodable, %d dropped, %d held open, %d retried, "
-                "%d dead-lettered, %d replies",
-                name,
-                count.handled,
-                count.failed,
-                count.undecodable,
-                count.dropped,
-                count.held,
-                count.retried,
-                count.dead_lettered,
-                count.replies,
-            )
+            logger.info("%s: %s", name, _told(count))
     logger.info("%s stopped", app.title)
+
+
+def _told(count: Counters) -> str:
+    """What became of the records, in one line; what did not happen is left out."""
+    numbers = (
+        (count.failed, "failed"),
+        (count.undecodable, "undecodable"),
+        (count.dropped, "dropped"),
+        (count.held, "held open"),
+        (count.retried, "retried"),
+        (count.dead_lettered, "dead-lettered"),
+        (count.replies, "replies"),
+    )
+    return ", ".join([f"{count.handled} handled", *(f"{n} {what}" for n, what in numbers if n)])
 
 
 def _log_to_stderr(level: str) -> None:
@@ -108,10 +118,16 @@ def _log_to_stderr(level: str) -> None:
     # The debug messages of the AWS client are not what a service is debugged with, and hold
     # payloads and signatures.
     least = max(logging.getLevelNamesMapping()[level], logging.INFO)
+    if not logging.getLogger().handlers:
+        # Which file credentials were found in is news to nobody but who debugs.
+        for name in ("aiobotocore", "botocore"):
+            logging.getLogger(name).setLevel(
+                logging.INFO if level == "DEBUG" else max(least, logging.WARNING)
+            )
     logging.basicConfig(level=least, format=layout, datefmt="%H:%M:%S", handlers=[handler])
 
 
-def _say(message: str) -> int:
+def _say(message: str, code: int = _FAILED) -> int:
     """One line on stderr, however many the message has."""
     sys.stderr.write(f"ruststream-kinesis: {' '.join(message.split())}\n")
-    return _FAILED
+    return code

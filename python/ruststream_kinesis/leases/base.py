@@ -30,6 +30,7 @@ __all__ = [
     "Opening",
     "Survey",
     "member_of",
+    "owner_id_of",
     "subscription_name",
     "token",
 ]
@@ -67,6 +68,11 @@ def member_of(owner: str | None) -> str | None:
     """The nonce of the member behind an `owner_id#token`; `None` for an owner of another kind."""
     member, dot, _ = ("" if owner is None else owner.rpartition("#")[2]).rpartition(".")
     return member if dot else None
+
+
+def owner_id_of(owner: str) -> str:
+    """The `owner_id` of an `owner_id#token`; an owner of another kind is its own name."""
+    return owner.rpartition("#")[0] or owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruststream_kinesis.backoff import Backoff
@@ -26,6 +26,7 @@ from ruststream_kinesis.leases.rows import KEY
 from ruststream_kinesis.leases.table import Change, Check, Foreign, Outcome, Row, Value
 from ruststream_kinesis.leases.table_client import TableClient
 from ruststream_kinesis.leases.table_errors import how_to_create, translated, unreadable
+from ruststream_kinesis.wording import asked_at
 
 __all__ = ["DynamoTable"]
 
@@ -41,6 +42,8 @@ _CREATION_DEADLINE = 120.0
 _POOL_SIZE = 32
 # What a table is in while it can be used.
 _USABLE = ("ACTIVE", "UPDATING")
+# The key of a table that people are likely to have, and to take for one of ours.
+_KCL_KEY = "leaseKey"
 # Members that the service always sends. botocore reads a body that is no JSON (a proxy's page with
 # status 200) as an empty answer, where a call goes its way.
 _EXPECTED = {"describe_table": "Table", "scan": "Items", "update_item": "Attributes"}
@@ -236,9 +239,15 @@ class DynamoTable:
         """Whether the table is there; asks for it to be made where that is wanted."""
         try:
             answer = await self._persist(client, "describe_table", {})
-        except LeaseTableNotFound:
+        except LeaseTableNotFound as error:
             if not self._create:
-                raise
+                where = asked_at((await client()).meta)
+                raise LeaseTableNotFound(
+                    f"{error.message}. It was looked for at {where}",
+                    table=error.table,
+                    code=error.code,
+                    status=error.status,
+                ) from error
             await self._make(client)
             return False
         except LeaseTableDenied as error:
@@ -271,14 +280,28 @@ class DynamoTable:
             each["AttributeName"]: each["AttributeType"]
             for each in table.get("AttributeDefinitions", ())
         }
-        if keys != [(KEY, "HASH")] or types.get(KEY) != "S":
-            found = ", ".join(f"{name} {types.get(name)} {kind}" for name, kind in keys)
+        wrong = list(_differences(keys, types))
+        if wrong:
             raise LeaseTableMismatch(
-                f"table {self._name!r} is no lease table: its key is {found} (a table of the Kinesis "
-                f"Client Library has leaseKey); {how_to_create(self._name)}",
+                f"table {self._name!r} is no lease table: {', and '.join(wrong)}. Use another table "
+                f"name: {how_to_create('NAME')}",
                 table=self._name,
                 code="KeySchema",
             )
+
+
+def _differences(keys: Sequence[tuple[str, str]], types: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with a table's key, for whoever named the table."""
+    for name, kind in keys:
+        if kind != "HASH":
+            yield f"it has a second key, {name!r} ({kind})"
+        elif name != KEY:
+            theirs = " (a table of the Kinesis Client Library)" if name == _KCL_KEY else ""
+            yield f"its key is {name!r}{theirs} and not {KEY!r}"
+        elif types.get(name) != "S":
+            yield f"its key {name!r} is of type {types.get(name)} and not S, a string"
+    if not keys:
+        yield "it has no key"
 
 
 class _Words:

@@ -45,6 +45,11 @@ class TableClient:
         self._plane = plane
         self.unfit = unfit
 
+    @property
+    def meta(self) -> Any:
+        """The client's own: where it asks."""
+        return self._client.meta
+
     @classmethod
     async def over(cls, client: Any, clock: Clock) -> TableClient:
         """The best way that a client allows.

@@ -41,6 +41,7 @@ from ruststream_kinesis.leases.rows import LeaseRow, MemberRow
 from ruststream_kinesis.leases.sightings import Look
 from ruststream_kinesis.leases.table import Change, Check, Outcome, Row, Table
 from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.wording import shown
 
 __all__ = ["TableLeaseStore"]
 
@@ -280,7 +281,7 @@ class TableLeaseStore:
             try:
                 await self._delete(rows.member_key(found.nonce), found.as_seen)
             except LeaseTableError as error:
-                logger.debug("cannot remove the row of member %s: %r", found.nonce, error)
+                logger.debug("cannot remove the row of member %s: %s", found.nonce, shown(error))
                 return
 
     # -- members -----------------------------------------------------------------------------------

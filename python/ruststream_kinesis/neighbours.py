@@ -1,0 +1,63 @@
+"""The other instances of a subscription, by the names that an operator knows them by.
+
+For the log alone: nothing is decided here (that is `sharing.py`). Invariant: who is gone is said
+once, for as long as it stays away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from ruststream_kinesis.leases.base import LeaseState, Survey, member_of, owner_id_of
+
+__all__ = ["Neighbours"]
+
+logger = logging.getLogger("ruststream_kinesis")
+
+
+class Neighbours:
+    """Who shares a subscription, as the last looks at the store said.
+
+    Args:
+        label: The subscription, for the log.
+        me: Nonce of this member.
+    """
+
+    def __init__(self, label: str, me: str) -> None:
+        self._label = label
+        self._me = me
+        self._present: dict[str, str] = {}
+        """Owner ids of the others, by nonce."""
+        self._owners: dict[str, str] = {}
+        """Owner that each shard had last, as stored."""
+
+    def look(self, survey: Survey) -> None:
+        """Notes who is there, and says who is not any more."""
+        present = {each.nonce: each.owner_id for each in survey.members if each.nonce != self._me}
+        gone = self._present.keys() - present.keys()
+        if gone:
+            # Also of leases that ran out, which still say whose they were.
+            left = Counter(member_of(row.owner) for row in survey.leases)
+            for nonce in sorted(gone):
+                logger.info(
+                    "instance %s of %s is gone: its %d shard(s) are shared out",
+                    self._present[nonce],
+                    self._label,
+                    left[nonce],
+                )
+        self._present = present
+        self._owners = {
+            row.key.shard_id: owner
+            for row in survey.leases
+            if (owner := row.owner or self._owners.get(row.key.shard_id)) is not None
+        }
+
+    def name(self, nonce: str) -> str:
+        """The owner id of a member."""
+        return self._present.get(nonce, nonce)
+
+    def previous(self, lease: LeaseState) -> str | None:
+        """Who had the shard before it was taken here; `None` where nobody is known."""
+        owner = self._owners.get(lease.key.shard_id)
+        return None if owner is None or member_of(owner) == self._me else owner_id_of(owner)
