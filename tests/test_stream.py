@@ -110,3 +110,26 @@ def test_a_plain_name_means_the_default_descriptor():
 
 def test_a_name_and_an_arn_of_one_stream_are_two_references():
     assert StreamRef.parse("orders") != StreamRef.parse(ARN)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("orders", "orders", True),
+        ("orders", "bills", False),
+        ("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "orders", True),
+        (
+            "arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
+            "arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
+            True,
+        ),
+        (
+            "arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
+            "arn:aws:kinesis:us-east-1:123456789012:stream/orders",
+            False,
+        ),
+    ],
+)
+def test_two_names_mean_one_stream_unless_they_say_otherwise(one: str, other: str, *, same: bool):
+    assert StreamRef.parse(one).may_be(StreamRef.parse(other)) is same
+    assert StreamRef.parse(other).may_be(StreamRef.parse(one)) is same

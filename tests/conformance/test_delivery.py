@@ -216,7 +216,7 @@ async def test_a_payload_that_does_not_decode_is_dropped_and_logged_with_its_pla
         counters = app.counters[stream]
 
     assert (counters.undecodable, counters.dropped, counters.handled) == (1, 1, 1)
-    assert _logged_at(caplog, stream, bad.sequence_number) == [logging.ERROR, logging.WARNING]
+    assert _logged_at(caplog, stream, bad.sequence_number) == [logging.ERROR]
 
 
 @pytest.mark.parametrize(
