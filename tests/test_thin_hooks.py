@@ -315,6 +315,7 @@ async def test_the_rules_are_asked_once_for_a_stream(
         client.plane._insides = SimpleNamespace(
             rules=counted,
             session=client.plane._insides.session,
+            plain=client.plane._insides.plain,
             watched=client.plane._insides.watched,
         )
         for stream in streams * 3:

@@ -2,9 +2,10 @@
 
 A call through aiobotocore costs more than a millisecond of CPU, whatever it carries: events, the
 walk of a model, endpoint rules, header classes. For the hot calls the core builds the body and the
-signature, and the request goes straight to the HTTP session that the user's settings made for this
-client, so proxy, CA bundle, time-outs, pool and credentials stay those of the client. Everything
-else takes the client's own way (`aws.py`), and so do the hot calls of a client that this way does
+signature, and the request goes over connections of our own (`exchange.py`) with the settings of this
+client, or, where it has a proxy or somebody watches its requests, straight to the HTTP session that
+the user's settings made for it. So proxy, CA bundle, time-outs, pool and credentials stay those of
+the client, and each route says which of the ways it takes. Everything else takes the client's own way (`aws.py`), and so do the hot calls of a client that this way does
 not fit: `aws_internals.py` says which.
 """
 
@@ -13,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import email.utils
+import functools
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -34,6 +37,8 @@ from ruststream_kinesis.aws_errors import member, reason, refused, translated
 from ruststream_kinesis.aws_internals import TARGET_PREFIX, Insides, Unfit, look_inside
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import NotConnected, RequestError
+from ruststream_kinesis.exchange import Exchange, Origin
+from ruststream_kinesis.http_connection import Answer
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import PutEntry, PutResult
 
@@ -155,12 +160,6 @@ _PUT_RECORD = _Operation("PutRecord", "put_record")
 _PUT_RECORDS = _Operation("PutRecords", "put_records")
 
 
-class _Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class _Route:
     """Where an operation on a stream goes."""
@@ -169,8 +168,13 @@ class _Route:
     parsed: Any
     """The same as aiohttp takes it without parsing it again."""
     signer: Signer
+    origin: Origin
+    start: bytes
+    """The first lines of a request: what is asked for, and of which host."""
+    exchange: Exchange | None
+    """Our own connections; `None` where they are not the same as the client's."""
     session: Any
-    """The `aiohttp.ClientSession` to ask; `None` where only the client's HTTP session can."""
+    """The `aiohttp.ClientSession` to ask then; `None` where only the client's HTTP session can."""
 
 
 class _Plane:
@@ -182,6 +186,7 @@ class _Plane:
         self._clock = clock
         self._skew = 0.0
         """Seconds that the service's clock is ahead of ours, once it refused us for that."""
+        self._exchange: Exchange | None = None
         self._routes: dict[tuple[str, str | None], _Route] = {}
 
     async def call(
@@ -200,19 +205,25 @@ class _Plane:
             raise _no_credentials()
         time = self._clock.time() + self._skew
         signing = (body, keys.access_key, keys.secret_key, keys.token or None, time)
-        if len(body) > _LARGE_BYTES:
-            headers = await asyncio.to_thread(route.signer.sign, *signing)
+        large = len(body) > _LARGE_BYTES
+        if route.exchange is not None:
+            if route.exchange.closed:
+                raise _closed()
+            signer = functools.partial(route.signer.head, route.start)
+            head = await asyncio.to_thread(signer, *signing) if large else signer(*signing)
+            answer = await route.exchange.post(route.origin, head, body)
         else:
-            headers = route.signer.sign(*signing)
-        answer = await self._send(operation, route, headers, body)
-        packing = answer.headers.get("Content-Encoding")
+            sign = route.signer.sign
+            headers = await asyncio.to_thread(sign, *signing) if large else sign(*signing)
+            answer = await self._send(operation, route, headers, body)
+        packing = answer.headers.get("content-encoding")
         if packing is not None and packing != "identity":
             answer = answer._replace(body=_unpacked(answer, operation, stream, shard_id))
         if answer.status < ERROR_STATUS:
             return answer.body
         code, said = reason(answer.headers, answer.body)
         if code in _CLOCK_CODES:
-            self._compare_clocks(answer.headers.get("Date"))
+            self._compare_clocks(answer.headers.get("date"))
         raise refused(operation.method, stream, shard_id, answer.status, code, said)
 
     async def _find(self, operation: _Operation, stream: StreamRef) -> _Route:
@@ -227,31 +238,46 @@ class _Plane:
             "User-Agent": self._client.kinesis.meta.config.user_agent,
             # As aiobotocore: unpacking costs more than what it saves inside a region.
             "Accept-Encoding": "identity",
+            "Accept": "*/*",
         }
         signer = Signer(there.url, there.region, there.service, signed, unsigned)
-        session = None
+        session = exchange = None
         if not self._insides.watched(operation.name):
             session = await self._insides.session(there.url)
+            exchange = await self._exchange_for(there.url)
         from yarl import URL  # noqa: PLC0415 - see the header of aws.py
 
-        route = _Route(there.url, URL(there.url, encoded=True), signer, session)
+        origin, start = _asked(there.url)
+        route = _Route(
+            there.url, URL(there.url, encoded=True), signer, origin, start, exchange, session
+        )
         self._routes[operation.name, stream.arn] = route
         return route
 
+    async def _exchange_for(self, url: str) -> Exchange | None:
+        """The connections of this client, made with its first route that they are fit for."""
+        settings = await self._insides.plain(url)
+        if settings is None:
+            return None
+        if self._exchange is None:
+            self._exchange = Exchange(settings)
+            self._client.belongings.push_async_callback(self._exchange.close)
+        return self._exchange
+
     async def _send(
         self, operation: _Operation, route: _Route, headers: dict[str, str], body: bytes
-    ) -> _Answer:
+    ) -> Answer:
         session = route.session
         if session is None:
             return await self._send_shown(operation, route, headers, body)
         if session.closed:
-            raise NotConnected("not connected to Kinesis: the service is not running")
+            raise _closed()
         response = await session.request("POST", route.parsed, headers=headers, data=body)
-        return _Answer(response.status, response.headers, await response.read())
+        return Answer(response.status, response.headers, await response.read())
 
     async def _send_shown(
         self, operation: _Operation, route: _Route, headers: dict[str, str], body: bytes
-    ) -> _Answer:
+    ) -> Answer:
         """Shows the request to the user's `before-send` handlers; one of them may answer it."""
         from botocore.awsrequest import (  # noqa: PLC0415 - see the header of aws.py
             AWSPreparedRequest,
@@ -266,7 +292,7 @@ class _Plane:
         response = next((answer for _, answer in answers if answer is not None), None)
         if response is None:
             response = await self._insides.send(request)
-        return _Answer(response.status_code, response.headers, await response.content)
+        return Answer(response.status_code, response.headers, await response.content)
 
     def _compare_clocks(self, date: str | None) -> None:
         """Takes the service's time where ours is wrong: the next attempt is signed with it."""
@@ -303,7 +329,7 @@ def _rows(body: bytes, stream: StreamRef) -> Sequence[tuple[str | None, ...]]:
 
 
 def _unpacked(
-    answer: _Answer, operation: _Operation, stream: StreamRef, shard_id: str | None
+    answer: Answer, operation: _Operation, stream: StreamRef, shard_id: str | None
 ) -> bytes:
     """The body of an answer that somebody on the way has packed, though we asked for none."""
     unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
@@ -314,7 +340,7 @@ def _unpacked(
         body, whole = b"", False
     if whole:
         return body
-    packing = answer.headers.get("Content-Encoding")
+    packing = answer.headers.get("content-encoding")
     raise RequestError(
         f"cannot {operation.method.replace('_', ' ')}: the answer is packed ({packing!r}), which "
         "we did not ask for, and cannot be read",
@@ -323,6 +349,24 @@ def _unpacked(
         stream=stream.name,
         shard_id=shard_id,
     )
+
+
+def _asked(url: str) -> tuple[Origin, bytes]:
+    """Whom a request goes to, and its first lines."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    usual = 443 if tls else 80
+    port = parts.port or usual
+    host = parts.hostname or ""
+    named = f"[{host}]" if ":" in host else host
+    if port != usual:
+        named = f"{named}:{port}"
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    return Origin(host, port, tls), f"POST {target} HTTP/1.1\r\nHost: {named}\r\n".encode("ascii")
+
+
+def _closed() -> NotConnected:
+    return NotConnected("not connected to Kinesis: the service is not running")
 
 
 def _no_credentials() -> Exception:
