@@ -166,7 +166,8 @@ mod tests {
     fn a_connection_that_ends_is_not_used_again() {
         assert!(!head("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n").reusable);
         for said in ["close", "Close", "x, close"] {
-            let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: {said}\r\n\r\n");
+            let text =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: {said}\r\n\r\n");
             assert!(!head(&text).reusable, "{said}");
         }
     }

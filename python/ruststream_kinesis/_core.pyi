@@ -350,7 +350,11 @@ class Signer:
 
         Args:
             start: The request line and the `Host` line.
-            body: As for `sign`, like the others.
+            body: The request's body.
+            access_key: As for `sign`.
+            secret_key: As for `sign`.
+            token: As for `sign`.
+            time: As for `sign`.
 
         Raises:
             ValueError: As for `sign`.

@@ -123,9 +123,7 @@ async def connect(settings: AwsSettings, session: Any, owner: asyncio.AbstractEv
     return Client(await anext(life), credentials, life, belongings, reads)
 
 
-async def _life(
-    opening: Any, belongings: contextlib.AsyncExitStack
-) -> AsyncGenerator[Any, None]:
+async def _life(opening: Any, belongings: contextlib.AsyncExitStack) -> AsyncGenerator[Any, None]:
     """A client, until it is closed or its loop ends.
 
     A loop closes the generators that are left open in it (`asyncio.run` does): the sockets of a

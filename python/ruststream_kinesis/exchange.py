@@ -126,6 +126,8 @@ class Exchange:
         return answer
 
     def _take(self, origin: Origin) -> Connection | None:
+        if self.closed:
+            raise ConnectFailed("the client is closed")
         free = self._free.get(origin)
         if not free:
             return None
@@ -141,8 +143,6 @@ class Exchange:
         return None
 
     async def _connect(self, origin: Origin) -> Connection:
-        if self.closed:
-            raise ConnectFailed("the client is closed")
         settings = self._settings
         more: dict[str, Any] = {}
         if isinstance(self._loop, asyncio.BaseEventLoop):  # uvloop does not know it
@@ -169,10 +169,10 @@ class Exchange:
         if self.closed:
             connection.abort()
             raise ConnectFailed("the client is closed")
-        peer: socket.socket | None = transport.get_extra_info("socket")
+        peer: socket.socket = transport.get_extra_info("socket")
         # The server may have closed it already; the request finds out.
         with contextlib.suppress(OSError):
-            for option in settings.options if peer is not None else ():
+            for option in settings.options:
                 peer.setsockopt(*option)
         return connection
 

@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         """It is there."""
         self._transport = transport
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as the loop calls it
         """Where the next bytes go."""
         return self._room[self._filled :] if self._rest is None else self._rest
 
@@ -287,6 +287,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiter is not None and not self._waiter.done():
             self._error = error
             self._waiter.set_result(None)
+        # The loop may ask for room once more, and takes none at all for an error.
+        self._rest, self._filled = None, 0
         self.abort()
 
     def _look(self) -> None:

@@ -35,7 +35,9 @@ impl From<Error> for PyErr {
                 exceptions::EnvelopeError::new_err(message)
             }
             Error::Index { .. } => PyIndexError::new_err(message),
-            Error::Answer { .. } | Error::Argument { .. } | Error::Http { .. } => PyValueError::new_err(message),
+            Error::Answer { .. } | Error::Argument { .. } | Error::Http { .. } => {
+                PyValueError::new_err(message)
+            }
         }
     }
 }
