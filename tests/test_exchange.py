@@ -282,3 +282,32 @@ async def test_options_of_the_client_are_set_on_every_socket():
             (connection,) = exchange._open
             peer = connection._transport.get_extra_info("socket")
             assert bool(peer.getsockopt(*option[:2])) == bool(wanted)
+
+
+async def _two_unused(server: RawServer, exchange: Exchange, hold: asyncio.Event) -> None:
+    """Leave two connections unused, both with an answer behind them."""
+    tasks = [asyncio.ensure_future(ask(server, exchange)) for _ in range(2)]
+    await server.until_open(2)
+    hold.set()
+    await asyncio.gather(*tasks)
+
+
+@on_both_loops
+async def test_a_second_try_does_not_meet_the_next_connection_that_the_server_gave_up():
+    hold = asyncio.Event()
+    first = (hold, answer())
+    async with serving(first, first, (Act.CLOSE,), (answer(b"new"),)) as (server, exchange):
+        await _two_unused(server, exchange, hold)
+        assert await ask(server, exchange) == b"new"
+        assert server.connections == 3
+
+
+@on_both_loops
+async def test_none_that_was_unused_for_too_long_is_taken_however_many_there_are():
+    hold = asyncio.Event()
+    first = (hold, answer())
+    async with serving(first, first, keepalive=-1.0) as (server, exchange):
+        await _two_unused(server, exchange, hold)
+        await ask(server, exchange)
+        assert server.connections == 3
+        await server.until_open(1)
