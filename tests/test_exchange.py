@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -311,3 +313,18 @@ async def test_none_that_was_unused_for_too_long_is_taken_however_many_there_are
         await ask(server, exchange)
         assert server.connections == 3
         await server.until_open(1)
+
+
+@on_both_loops
+async def test_cancelling_at_every_turn_of_connecting_leaves_no_socket_open():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for turns in range(25):
+            async with serving() as (server, exchange):
+                task = asyncio.ensure_future(ask(server, exchange))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            gc.collect()
+    assert [str(each.message) for each in seen] == []

@@ -26,8 +26,6 @@ __all__ = ["Exchange", "Origin", "Plain"]
 
 # No limit, where the client's configuration has none.
 _NO_LIMIT = 1_000_000
-# Two addresses of one name are tried beside each other after so long, as RFC 8305 advises.
-_HAPPY_EYEBALLS = 0.25
 # Connections that are closed at once are gone in a turn of the loop or two.
 _CLOSE_DEADLINE = 1.0
 
@@ -145,11 +143,11 @@ class Exchange:
     async def _connect(self, origin: Origin) -> Connection:
         settings = self._settings
         more: dict[str, Any] = {}
-        if isinstance(self._loop, asyncio.BaseEventLoop):  # uvloop does not know it
-            more["happy_eyeballs_delay"] = _HAPPY_EYEBALLS
         if origin.tls:
             more |= {"ssl": settings.tls, "server_hostname": origin.host}
         try:
+            # The addresses of a name one after the other: asyncio's race between them
+            # (`happy_eyeballs_delay`) leaves a socket open where it is cancelled as it ends.
             async with asyncio.timeout(settings.connect_timeout):
                 transport, connection = await self._loop.create_connection(
                     lambda: Connection(settings.read_timeout, self._gone),
