@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 
+from ruststream_kinesis.http_connection import Answer, Connection
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping
 
@@ -136,7 +138,7 @@ def _owner(callback: object) -> str:
 @contextlib.contextmanager
 def _instrumented(recording: Recording) -> Iterator[None]:
     run = events.Handle._run  # noqa: SLF001 (the one place every callback passes)
-    read = aiohttp.ClientResponse.read
+    read, ask = aiohttp.ClientResponse.read, Connection.ask
     note = recording.callbacks.append
 
     def timed_run(handle: Any) -> None:
@@ -152,13 +154,21 @@ def _instrumented(recording: Recording) -> Iterator[None]:
             recording.bodies.append(_clock())
         return body
 
+    async def marked_ask(connection: Connection, head: bytes, body: bytes) -> Answer:
+        answer = await ask(connection, head, body)
+        if len(answer.body) > _PAGE_BYTES:
+            recording.bodies.append(_clock())
+        return answer
+
     events.Handle._run = timed_run  # type: ignore[method-assign,assignment]  # noqa: SLF001 (as above)
     aiohttp.ClientResponse.read = marked_read  # type: ignore[method-assign,assignment]  # the body's last byte
+    Connection.ask = marked_ask  # type: ignore[method-assign,assignment]  # the same, on the short way
     try:
         yield
     finally:
         events.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001 (as above)
         aiohttp.ClientResponse.read = read  # type: ignore[method-assign]  # as it was
+        Connection.ask = ask  # type: ignore[method-assign]  # as it was
 
 
 def observe(main: Coroutine[Any, Any, object], *, heartbeat: bool = True) -> Recording:

@@ -41,6 +41,11 @@ pub enum Error {
         /// What the decoder expected or found.
         detail: String,
     },
+    /// The bytes are not an HTTP response, or leave a doubt about where it ends.
+    Http {
+        /// What is wrong with it.
+        detail: &'static str,
+    },
     /// A record index, or a run of them, outside the page.
     Index {
         /// Number of records of the page.
@@ -93,6 +98,7 @@ impl fmt::Display for Error {
                 write!(f, "header {:?}: {detail}", quote(name, QUOTE_CHARS))
             }
             Self::Envelope { detail } | Self::Argument { detail } => f.write_str(detail),
+            Self::Http { detail } => write!(f, "not an answer over HTTP: {detail}"),
             Self::Index { len } => write!(f, "record index out of range: the page holds {len}"),
         }
     }

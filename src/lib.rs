@@ -18,6 +18,7 @@
 //! | [`watermark`], [`segment`] | what is settled, and the checkpoint that follows from it |
 //! | [`batch`] | when a batch closes |
 //! | [`requests`], [`signing`] | the calls that are made for every page and every publish |
+//! | [`http_head`], [`http_chunks`] | where the answer to such a call ends |
 //! | [`error`] | the one error type |
 //!
 //! `py` binds them. Calls cross the boundary once per page, batch or settlement, never per
@@ -32,6 +33,8 @@ pub mod envelope;
 pub mod error;
 pub mod get_records;
 pub mod hash_key;
+pub mod http_chunks;
+pub mod http_head;
 pub mod kpl;
 pub mod page;
 pub mod partition;

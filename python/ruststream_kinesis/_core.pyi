@@ -19,6 +19,7 @@ from typing_extensions import Buffer
 __all__ = [
     "Aggregator",
     "Batcher",
+    "Chunks",
     "Page",
     "Signer",
     "Watermark",
@@ -30,6 +31,7 @@ __all__ = [
     "encode_put_record",
     "encode_put_records",
     "hash_key",
+    "parse_head",
     "rewrite_envelope",
 ]
 
@@ -380,6 +382,65 @@ class Signer:
             ValueError: HTTP cannot carry what is to be signed, or the time has no date. The message
                 holds no credentials.
         """
+
+    def head(
+        self,
+        start: bytes,
+        body: bytes,
+        access_key: str,
+        secret_key: str,
+        token: str | None,
+        time: float,
+    ) -> bytes:
+        """The head of a request as HTTP/1.1 sends it, with its length and the empty line.
+
+        Args:
+            start: The request line and the `Host` line.
+            body: The request's body.
+            access_key: As for `sign`.
+            secret_key: As for `sign`.
+            token: As for `sign`.
+            time: As for `sign`.
+
+        Raises:
+            ValueError: As for `sign`.
+        """
+
+def parse_head(data: bytes) -> tuple[int, int, int, bool, dict[str, str]] | None:
+    """Read the head of an HTTP/1.1 response, passing over interim ones (1xx) before it.
+
+    Args:
+        data: What has come so far.
+
+    Returns:
+        How many bytes it takes; the status; the length of the body, -1 for chunks, -2 for all that
+        comes until the connection is closed; whether another request may follow on the
+        connection; the headers, names in lower case. `None` where more bytes are needed.
+
+    Raises:
+        ValueError: It is no head, or leaves a doubt about where the body ends.
+    """
+
+@final
+class Chunks:
+    """The body of an HTTP/1.1 response that comes in chunks."""
+
+    def __new__(cls, limit: int) -> Chunks:
+        """An empty body that may grow to `limit` bytes."""
+
+    def feed(self, data: bytes) -> int:
+        """Take what arrived; return how much of it belongs to this body.
+
+        Raises:
+            ValueError: It is no chunk, or the body is over the limit.
+        """
+
+    @property
+    def done(self) -> bool:
+        """Whether the last chunk and the trailers are there."""
+
+    def take(self) -> bytes:
+        """The body, once."""
 
 @final
 class Watermark:

@@ -55,6 +55,8 @@ class Client:
     credentials: Any
     """Whose `get_frozen_credentials` the client signs with."""
     life: AsyncGenerator[Any, None]
+    belongings: contextlib.AsyncExitStack
+    """What is closed with it, in its loop."""
     reads: asyncio.Semaphore
     """Turns for GetRecords, a part of the pool."""
     puts: asyncio.Semaphore
@@ -109,6 +111,7 @@ async def connect(settings: AwsSettings, session: Any, owner: asyncio.AbstractEv
             "endpoint pass KinesisBroker(test_credentials=True), on the command line "
             "--test-credentials"
         )
+    belongings = contextlib.AsyncExitStack()
     life = _life(
         session.create_client(
             "kinesis",
@@ -116,21 +119,22 @@ async def connect(settings: AwsSettings, session: Any, owner: asyncio.AbstractEv
             endpoint_url=settings.endpoint_url,
             config=config,
             **keys,
-        )
+        ),
+        belongings,
     )
     pool = max(1, config.max_pool_connections)  # type: ignore[attr-defined]  # set by botocore
     reads = asyncio.Semaphore(max(1, pool - pool // _POOL_SHARE))
     puts = asyncio.Semaphore(max(1, pool // 2))
-    return Client(await anext(life), credentials, life, reads, puts)
+    return Client(await anext(life), credentials, life, belongings, reads, puts)
 
 
-async def _life(opening: Any) -> AsyncGenerator[Any, None]:
+async def _life(opening: Any, belongings: contextlib.AsyncExitStack) -> AsyncGenerator[Any, None]:
     """A client, until it is closed or its loop ends.
 
     A loop closes the generators that are left open in it (`asyncio.run` does): the sockets of a
     thread that came, published and went do not wait for the stop of the service.
     """
-    async with opening as kinesis:
+    async with opening as kinesis, belongings:
         kinesis.meta.events.register("before-parse.kinesis.GetRecords", _take_body)
         yield kinesis
 

@@ -8,11 +8,14 @@ client has to go the client's own way. No other file knows these names.
 from __future__ import annotations
 
 import inspect
+import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
+
+from ruststream_kinesis.exchange import Plain
 
 __all__ = [
     "DYNAMODB",
@@ -46,6 +49,8 @@ _BY_CHOICE = frozenset(
     {("botocore.handlers", "disable_signing"), ("botocore.monitoring", "Monitor.capture")}
 )
 _OURS = "ruststream_kinesis"
+# The one argument of a connector that aiobotocore sets by itself.
+_CONNECTOR_ARGUMENTS = {"keepalive_timeout"}
 _SIGNATURE = "v4"
 # What a method of another release raises when it is called as this one wants it.
 _STRANGE = (AttributeError, TypeError, ValueError, LookupError)
@@ -102,6 +107,9 @@ class Insides:
     session: Callable[[str], Awaitable[Any]]
     """The `aiohttp.ClientSession` of that HTTP session for a URL; `None` where there is none, or
     where its use takes more than a request (a proxy)."""
+    plain: Callable[[str], Awaitable[Plain | None]]
+    """What the same session does for a URL, where that is nothing but requests and answers with
+    settings that we can keep too; `None` where it is more."""
     rules: Callable[[str, Mapping[str, Any]], Awaitable[Destination]]
     """The client's endpoint rules, for an operation and its parameters."""
     watched: Callable[[str], bool]
@@ -177,8 +185,10 @@ async def look_inside(
         await rules(operations[0], {})
     except (*_STRANGE, BotoCoreError) as strange:
         raise Unfit(f"its endpoint rules do not answer: {strange!r}", expected=False) from strange
+    session = _session_of(http)
+    plain = _plain_of(http, session)
     return Insides(
-        service, credentials, user_agent, http.send, _session_of(http), rules, watched, show
+        service, credentials, user_agent, http.send, session, plain, rules, watched, show
     )
 
 
@@ -242,6 +252,42 @@ def _session_of(http: Any) -> Callable[[str], Awaitable[Any]]:
         return found if isinstance(found, aiohttp.ClientSession) else None
 
     return session
+
+
+def _plain_of(
+    http: Any, session: Callable[[str], Awaitable[Any]]
+) -> Callable[[str], Awaitable[Plain | None]]:
+    """How to learn what the `aiohttp.ClientSession` is set to."""
+    import aiohttp  # noqa: PLC0415 - see the header of aws.py
+
+    async def plain(url: str) -> Plain | None:
+        found = await session(url)
+        if found is None or _traced(found):
+            return None
+        try:
+            connector, timeout = found.connector, found.timeout
+            # The context that the session made; `None` would be aiohttp's own idea of one.
+            tls, more = connector._ssl, http._connector_args  # noqa: SLF001 - as above
+            options = [tuple(option) for option in http._socket_options]  # noqa: SLF001 - as above
+            limit, keepalive = connector.limit, more["keepalive_timeout"]
+            waits = (timeout.sock_connect, timeout.sock_read)
+        except (*_STRANGE, KeyError):
+            return None
+        # Every other argument says how connections are made: a resolver, a family, an own context.
+        fits = set(more) == _CONNECTOR_ARGUMENTS and isinstance(connector, aiohttp.TCPConnector)
+        numbers = all(wait is None or isinstance(wait, int | float) for wait in waits)
+        if not (fits and numbers and isinstance(tls, ssl.SSLContext)):
+            return None
+        return Plain(tls, limit, *waits, keepalive, options)
+
+    return plain
+
+
+def _traced(session: Any) -> bool:
+    """Whether somebody looks at what aiohttp sends: by its own hooks, or by replacing its method."""
+    request = type(session)._request  # noqa: SLF001 - as above
+    ours = type(request) is FunctionType and request.__globals__.get("__name__") == "aiohttp.client"
+    return not ours or bool(getattr(session, "trace_configs", True))
 
 
 def _with_path(url: str) -> str:

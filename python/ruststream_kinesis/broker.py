@@ -40,12 +40,13 @@ class KinesisBroker:
         owner_id: Names this instance in lease rows.
         test_credentials: Sign with made-up credentials, for a local server.
         transport: How the calls that are made for every page and every publish reach the service.
-            `"thin"`, the default, signs them in the native core and sends them over the HTTP
-            session of aiobotocore's client; proxies, certificates, time-outs, credentials and
-            `before-send` handlers stay in effect, and a client with other handlers, a tracer around
-            its calls or another signature is used the stock way by itself. `"botocore"` makes every
-            call the stock way, three times as expensive: the way back where the short one is in
-            doubt.
+            `"thin"`, the default, signs them in the native core and sends them over
+            connections of our own with the settings of aiobotocore's client, or over its HTTP
+            session where there is a proxy, a `before-send` handler or a tracer; certificates,
+            time-outs and credentials stay in effect, and a client with other handlers, a tracer
+            around its calls or another signature is used the stock way by itself. `"botocore"`
+            makes every call the stock way, several times as expensive: the way back where the
+            short one is in doubt.
         max_shards: Shards of each subscription that this instance takes at most; by default its
             fair share, however large. With too few instances the rest stays unread.
         stall_timeout: Seconds that the event loop may stand still before its leases are given to

@@ -1,26 +1,31 @@
 """`Plane`: the short way of a call to a JSON service of AWS, signed in the core.
 
 It knows neither streams nor tables: who calls it makes the body, and reads the answer. The request
-goes straight to the HTTP session that the user's settings made for a client, so proxy, CA bundle,
-time-outs, pool and credentials stay those of the client. What is taken from inside of that client is
-in `aws_internals.py`.
+goes over connections of our own (`exchange.py`) with the settings of a client, or, where that has a
+proxy or somebody watches its requests, straight to the HTTP session that the user's settings made for
+it: proxy, CA bundle, time-outs, pool and credentials stay those of the client. What is taken from
+inside of that client is in `aws_internals.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
+import functools
 import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from ruststream_kinesis._core import Signer
 from ruststream_kinesis.aws_client import ERROR_STATUS
 from ruststream_kinesis.aws_errors import reason
 from ruststream_kinesis.aws_internals import Insides
 from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.exchange import Exchange, Origin
 
 __all__ = ["LARGE_BYTES", "Answer", "PackedAnswer", "Plane", "SessionEnded"]
 
@@ -69,6 +74,7 @@ class Answer(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
+    """Names in lower case, or of any case alike."""
     body: bytes
     code: str | None = None
     """Of a refusal."""
@@ -84,8 +90,13 @@ class _Route:
     parsed: Any
     """The same as aiohttp takes it without parsing it again."""
     signer: Signer
+    origin: Origin
+    start: bytes
+    """The first lines of a request: what is asked for, and of which host."""
+    exchange: Exchange | None
+    """Our own connections; `None` where they are not the same as the client's."""
     session: Any
-    """The `aiohttp.ClientSession` to ask; `None` where only the client's HTTP session can."""
+    """The `aiohttp.ClientSession` to ask then; `None` where only the client's HTTP session can."""
 
 
 class Plane:
@@ -95,10 +106,20 @@ class Plane:
         insides: Of the client.
         credentials: Whose `get_frozen_credentials` it signs with.
         clock: For signatures.
+        belongings: What is closed with the client, in its loop; without it there are no connections
+            of our own.
     """
 
-    def __init__(self, insides: Insides, credentials: Any, clock: Clock) -> None:
+    def __init__(
+        self,
+        insides: Insides,
+        credentials: Any,
+        clock: Clock,
+        belongings: contextlib.AsyncExitStack | None = None,
+    ) -> None:
         self._insides = insides
+        self._belongings = belongings
+        self._exchange: Exchange | None = None
         self._credentials = credentials
         self._clock = clock
         self._skew = 0.0
@@ -123,19 +144,26 @@ class Plane:
             raise _no_credentials()
         time = self._clock.time() + self._skew
         signing = (body, keys.access_key, keys.secret_key, keys.token or None, time)
-        if len(body) > LARGE_BYTES:
-            headers = await asyncio.to_thread(route.signer.sign, *signing)
+        large = len(body) > LARGE_BYTES
+        if route.exchange is not None:
+            if route.exchange.closed:
+                raise SessionEnded("the client was closed")
+            signer = functools.partial(route.signer.head, route.start)
+            head = await asyncio.to_thread(signer, *signing) if large else signer(*signing)
+            got = await route.exchange.post(route.origin, head, body)
+            answer = Answer(got.status, got.headers, got.body)
         else:
-            headers = route.signer.sign(*signing)
-        answer = await self._send(operation, route, headers, body)
-        packing = answer.headers.get("Content-Encoding")
+            sign = route.signer.sign
+            headers = await asyncio.to_thread(sign, *signing) if large else sign(*signing)
+            answer = await self._send(operation, route, headers, body)
+        packing = answer.headers.get("content-encoding")
         if packing is not None and packing != "identity":
             answer = answer._replace(body=_unpacked(answer))
         if answer.status < ERROR_STATUS:
             return answer
         code, said = reason(answer.headers, answer.body)
         if code in _CLOCK_CODES:
-            self._compare_clocks(answer.headers.get("Date"))
+            self._compare_clocks(answer.headers.get("date"))
         return answer._replace(code=code, said=said)
 
     async def _find(self, operation: str, where: tuple[str, str] | None) -> _Route:
@@ -150,16 +178,31 @@ class Plane:
             "User-Agent": insides.user_agent,
             # As aiobotocore: unpacking costs more than what it saves inside a region.
             "Accept-Encoding": "identity",
+            "Accept": "*/*",
         }
         signer = Signer(there.url, there.region, there.service, signed, unsigned)
-        session = None
+        session = exchange = None
         if not insides.watched(operation):
             session = await insides.session(there.url)
+            exchange = await self._exchange_for(there.url)
         from yarl import URL  # noqa: PLC0415 - see the header of aws.py
 
-        route = _Route(there.url, URL(there.url, encoded=True), signer, session)
+        origin, start = _asked(there.url)
+        route = _Route(
+            there.url, URL(there.url, encoded=True), signer, origin, start, exchange, session
+        )
         self._routes[operation, where] = route
         return route
+
+    async def _exchange_for(self, url: str) -> Exchange | None:
+        """The connections of this client, made with its first route that they are fit for."""
+        settings = None if self._belongings is None else await self._insides.plain(url)
+        if settings is None or self._belongings is None:
+            return None
+        if self._exchange is None:
+            self._exchange = Exchange(settings)
+            self._belongings.push_async_callback(self._exchange.close)
+        return self._exchange
 
     async def _send(
         self, operation: str, route: _Route, headers: dict[str, str], body: bytes
@@ -209,8 +252,22 @@ def _unpacked(answer: Answer) -> bytes:
     except zlib.error:
         body, whole = b"", False
     if not whole:
-        raise PackedAnswer(answer.headers.get("Content-Encoding"), answer.status)
+        raise PackedAnswer(answer.headers.get("content-encoding"), answer.status)
     return body
+
+
+def _asked(url: str) -> tuple[Origin, bytes]:
+    """Whom a request goes to, and its first lines."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    usual = 443 if tls else 80
+    port = parts.port or usual
+    host = parts.hostname or ""
+    named = f"[{host}]" if ":" in host else host
+    if port != usual:
+        named = f"{named}:{port}"
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    return Origin(host, port, tls), f"POST {target} HTTP/1.1\r\nHost: {named}\r\n".encode("ascii")
 
 
 def _no_credentials() -> Exception:

@@ -123,7 +123,9 @@ class ThinTransport(AwsTransport):
             await client.life.aclose()
             raise
         parts = {each.name: getattr(client, each.name) for each in dataclasses.fields(client)}
-        return _ThinClient(**parts, plane=Plane(insides, client.credentials, self._clock))
+        return _ThinClient(
+            **parts, plane=Plane(insides, client.credentials, self._clock, client.belongings)
+        )
 
 
 class _Operation(NamedTuple):

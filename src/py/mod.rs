@@ -7,6 +7,7 @@
 mod aggregate;
 mod batch;
 mod envelope;
+mod http;
 mod page;
 mod requests;
 mod signing;
@@ -35,7 +36,9 @@ impl From<Error> for PyErr {
                 exceptions::EnvelopeError::new_err(message)
             }
             Error::Index { .. } => PyIndexError::new_err(message),
-            Error::Answer { .. } | Error::Argument { .. } => PyValueError::new_err(message),
+            Error::Answer { .. } | Error::Argument { .. } | Error::Http { .. } => {
+                PyValueError::new_err(message)
+            }
         }
     }
 }
@@ -46,6 +49,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watermark::Watermark>()?;
     module.add_class::<batch::Batcher>()?;
     module.add_class::<signing::Signer>()?;
+    module.add_class::<http::Chunks>()?;
+    module.add_function(wrap_pyfunction!(http::parse_head, module)?)?;
     module.add_function(wrap_pyfunction!(requests::encode_get_records, module)?)?;
     module.add_function(wrap_pyfunction!(requests::encode_put_record, module)?)?;
     module.add_function(wrap_pyfunction!(requests::encode_put_records, module)?)?;
