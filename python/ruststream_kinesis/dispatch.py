@@ -238,7 +238,9 @@ class Dispatcher:
                     break
                 if fence is not None and now() >= fence.until:
                     worker.tell(finished=True)
-                    fence.expire(now())
+                    if fence.expire(now()):
+                        # The heartbeat may have ended it already, and the shard not have heard yet.
+                        break
                 if shard.generation != generation or place > shard.ceiling:
                     # Nor may any that follows it: what is void stays void, and a ceiling never rises.
                     break
