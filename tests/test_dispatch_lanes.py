@@ -301,15 +301,24 @@ def test_whoever_waits_a_key_is_never_handled_twice_at_once_and_keeps_its_order(
         running.remove(key)
 
     async def play() -> None:
-        bench, first, readers = Bench(handle, lanes), 0, list[asyncio.Task[bool]]()
+        bench, first, readers = Bench(handle, lanes), 0, dict[int, asyncio.Task[None]]()
         shards = [bench.shard, Told(shard_id="one"), Told(shard_id="two")]
         void: set[int] = set()
+
+        async def read(
+            before: asyncio.Task[None] | None, page: list[str], first: int, shard: Told
+        ) -> None:
+            # A shard is read by one, page after page.
+            if before is not None:
+                await before
+            await bench.feed(page, first, shard)
+
         for at, (whom, records) in enumerate(plan):
             numbers = range(first, first + len(records))
             for number, (key, wait) in zip(numbers, records, strict=True):
                 keys[number], turns[number], owner[number] = f"key-{key}", wait, whom
             page = [keys[number] for number in numbers]
-            readers.append(asyncio.create_task(bench.feed(page, first, shards[whom])))
+            readers[whom] = asyncio.create_task(read(readers.get(whom), page, first, shards[whom]))
             for _ in range(records[0][1]):
                 await asyncio.sleep(0)
             assert 0 <= bench.channel.queued <= CAPACITY
@@ -319,7 +328,7 @@ def test_whoever_waits_a_key_is_never_handled_twice_at_once_and_keeps_its_order(
                 shards[whom].generation += 1
                 bench.channel.discard(shards[whom])
             first += len(records)
-        await asyncio.wait_for(asyncio.gather(*readers), 10)
+        await asyncio.wait_for(asyncio.gather(*readers.values()), 10)
         async with asyncio.timeout(10):
             while bench.channel.queued or running:
                 await settle()
