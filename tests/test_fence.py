@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisMessage, KinesisPosition, LeaseState, MemoryLeaseStore
+from ruststream_kinesis.batches import _Part
+from ruststream_kinesis.channel import Run
 from ruststream_kinesis.heartbeat import LEASE_DURATION
 from ruststream_kinesis.testing import ManualClock
+from tests.support.channels import FakeShard, end, page, settle
+from tests.support.dispatching import Bench
 from tests.support.running import running
 from tests.support.world import World, until
 
@@ -137,3 +141,39 @@ async def test_a_lease_that_was_renewed_meanwhile_is_no_reason_to_stop():
         for _ in range(10):
             await world.clock.advance(2.0)
         await until(lambda: seen == list(range(10)))
+
+
+class Ended:
+    """A lease that the heartbeat's thread found at its end; the shard has not been told yet."""
+
+    until = float("inf")
+
+    def expire(self, now: float) -> bool:
+        """Nothing new."""
+        return now >= self.until
+
+
+async def test_nothing_is_started_between_the_end_of_a_lease_and_the_shard_hearing_of_it():
+    fence, seen = Ended(), list[int]()
+
+    async def handle(number: int) -> None:
+        seen.append(number)
+        if number == 3:
+            fence.until = float("-inf")
+
+    bench = Bench(handle)
+    bench.shard.fence = fence
+    assert await bench.feed()
+    await settle()
+    assert seen == bench.settled == [0, 1, 2, 3]
+    assert bench.channel.queued == 0
+    await end(*bench.workers)
+
+
+def test_nor_is_a_batch():
+    fence, shard, content = Ended(), FakeShard(), page(2)
+    shard.fence = fence
+    part = _Part(Run(shard, 0, content, 0, range(2)), range(2), [0, 1])
+    assert part.trim(1.0)
+    fence.until = float("-inf")
+    assert not part.trim(1.0)

@@ -52,9 +52,9 @@ class _Part:
     def trim(self, now: float) -> bool:
         """Leaves out what may not start any more; whether anything is left."""
         fence = self.run.shard.fence
-        if fence is not None and now >= fence.until:
-            fence.expire(now)
-        if not self.is_valid():
+        # The heartbeat may have ended it already, and the shard not have heard yet.
+        over = fence is not None and now >= fence.until and fence.expire(now)
+        if over or not self.is_valid():
             return False
         run, ceiling = self.run, self.run.shard.ceiling
         if run.base + self.indices[-1] > ceiling:

@@ -3,11 +3,17 @@
 Invariant: no more than `capacity` deliveries wait here at any time, those in worker lanes included,
 so handlers set the pace of reading. Deliveries travel as runs, slices of a page: one queue
 operation for up to 64 of them.
+
+Lanes are there so that a handler that waits holds up the keys of its own partition only. While none
+waits, dealing slices to them is work for nothing: where the workers ask for it (`deal_late`), one of
+them gets everything as it is, in order, and no other has anything. As soon as a handler waits, what
+is behind it is dealt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -22,6 +28,10 @@ CAPACITY = 64
 # Seconds that a worker may go from run to run before everybody else on the loop has a turn: short
 # beside anything that others wait for, long beside what the turn costs.
 _TURN = 0.001
+# Deliveries in a row that no handler waited for, after which they are not dealt any more: eight full
+# channels, so that a handler that waits at times costs a try in vain, which is a loop turn, that
+# rarely. One that waits always is asked for it in the second half, and never tried.
+_CALM = 8 * CAPACITY
 
 
 class Fence(Protocol):
@@ -125,7 +135,9 @@ class _Turn:
 class Channel:
     """Bounded hand-over between the readers of a subscription and its workers.
 
-    It belongs to one event loop. With several lanes a partition key always goes to the same one.
+    It belongs to one event loop. A lane is what waits for one worker. What is dealt is split by the
+    partition of its key, and all that is queued or running of one partition is in one lane: a key is
+    never handled twice at once, and keeps its order.
 
     Readers hand over whole pages; what has no slot yet waits with its reader's turn. The channel
     cuts slices from the turns by itself, as workers free slots: no reader has to be woken for them.
@@ -139,8 +151,17 @@ class Channel:
     def __init__(self, lanes: int = 1, capacity: int = CAPACITY) -> None:
         self._lanes: list[deque[Run]] = [deque() for _ in range(lanes)]
         self._takers: list[asyncio.Future[None] | None] = [None] * lanes
+        self._lane_of = list(range(lanes))
+        """The lane of each partition; changed only when no other lane has anything than the first."""
+        self._undealt = lanes == 1
+        """All goes to lane 0 as it is: no other has anything, queued or running."""
+        self._to_deal = math.inf
+        """So many more deliveries are dealt if no handler waits meanwhile; infinite: all are."""
+        self.asks = False
+        """Whether it matters if a handler waits: then `deal` must be called."""
         self._idle = 0
-        """Lanes whose worker waits, with nothing queued for it."""
+        """Lanes whose worker waits, with nothing queued for it; those that wait because nothing is
+        dealt are left out."""
         self._waiting: deque[_Turn] = deque()
         self._capacity = capacity
         # A slice is cut for half a channel, not for every slot: 32 records a queue operation.
@@ -150,10 +171,10 @@ class Channel:
         self._roused = [False] * lanes
         # Several lanes that come to their end in one turn of the loop are served together: a slice
         # for each would be a few records long.
-        self._refill = self._pump if lanes == 1 else self._pump_soon
+        self._refill = self._pump if self._undealt else self._pump_soon
         self._pumping = False
         self._turn_ends = 0.0
-        """When the worker of the only lane lets others have their turn."""
+        """When a worker that gets everything lets others have their turn."""
         self.catch_up: Callable[[], None] = _nothing
         """Tells the shards what their workers put off telling: what was acked, and what was started.
         Set by who runs the workers."""
@@ -166,6 +187,45 @@ class Channel:
     def closed(self) -> bool:
         """Whether no more runs will come."""
         return self._closed
+
+    def deal_late(self) -> None:
+        """Deals slices to the lanes only while handlers wait. Who asks for it tells, by `deal`."""
+        if len(self._lanes) > 1:
+            self._deal_no_more()
+
+    def deal(self, run: Run, index: int) -> bool:
+        """A handler waits, at record `index` of a run.
+
+        Returns:
+            Whether what is behind that record was dealt to the lanes, the rest of its run included:
+            that is not its worker's own any more.
+        """
+        if not self._undealt:
+            if self.asks:
+                self._to_deal, self.asks = _CALM, False
+            return False
+        lanes = len(self._lanes)
+        if lanes == 1 or self._closed:
+            # Workers without anything have ended by then: the rest is for the one that is left.
+            return False
+        self._undealt, self._refill = False, self._pump_soon
+        self._to_deal, self.asks = _CALM, False
+        self._idle += lanes - 1
+        # The partition that is being handled stays with its worker: nobody else may start any of it.
+        split = run.page.partitions(index, index + 1, lanes)
+        partition = next(n for n, chosen in enumerate(split) if chosen)
+        self._lane_of = list(range(lanes))
+        self._lane_of[partition], self._lane_of[0] = 0, partition
+        queued = list(self._lanes[0])
+        self._lanes[0].clear()
+        if rest := run.indices[run.indices.index(index) + 1 :]:
+            self._deal(Run(run.shard, run.generation, run.page, run.base, rest))
+        for each in queued:
+            self._deal(each)
+        # A lane that got nothing is a reason to read.
+        if self._waiting:
+            self._refill()
+        return True
 
     def rouse(self, lane: int) -> None:
         """Ends the waiting of a lane's worker, now or the next time it would wait."""
@@ -205,18 +265,15 @@ class Channel:
     def put(self, run: Run) -> None:
         """Queues a run that there are free slots for."""
         self._free -= len(run)
-        lanes = self._lanes
-        if len(lanes) == 1:
+        if not self._undealt and self._to_deal <= 0 and self._idle == len(self._lanes):
+            # Every worker waits, so that nothing is queued for any of them, and nothing runs.
+            self._deal_no_more()
+        if self._undealt:
             self._queue(0, run)
         else:
-            indices = run.indices
-            split = run.page.partitions(indices[0], indices[-1] + 1, len(lanes))
-            for lane, chosen in enumerate(split):
-                if len(chosen) == len(indices):
-                    # As it is: still a range, and still the object that was put.
-                    self._queue(lane, run)
-                elif chosen:
-                    self._queue(lane, Run(run.shard, run.generation, run.page, run.base, chosen))
+            self._to_deal -= len(run)
+            self.asks = self._to_deal < _CALM // 2
+            self._deal(run)
 
     async def take(self, lane: int) -> Run | None:
         """The next run of a lane; `None` when it is empty, and roused or the channel closed.
@@ -224,17 +281,17 @@ class Channel:
         Its deliveries keep their slots until `release` says that they were started.
         """
         queue, loop = self._lanes[lane], asyncio.get_running_loop()
-        if len(self._lanes) == 1 and loop.time() >= self._turn_ends:
+        if self._undealt and loop.time() >= self._turn_ends:
             # Handlers that never wait would keep the loop for as long as readers have something.
-            # Several lanes cannot: new slices come to them in another turn of the loop.
+            # Those of several lanes cannot: new slices come to them in another turn of the loop.
             await asyncio.sleep(0)
             self._turn_ends = loop.time() + _TURN
         while not queue:
             if self._closed or self._roused[lane]:
                 self._roused[lane] = False
                 return None
-            if self._waiting and self._free and len(self._lanes) == 1:
-                # The only lane has nothing left: whatever there is room for comes at once.
+            if self._waiting and self._free and self._undealt:
+                # No lane has anything left: whatever there is room for comes at once.
                 self._cut()
                 continue
             taker = self._takers[lane] = loop.create_future()
@@ -254,7 +311,8 @@ class Channel:
         """Frees the slots of deliveries that were started, or dropped for their stamp."""
         self._free += count
         # Spelled out: this is called for every record, usually with a reader that waits for more.
-        if self._waiting and (self._free >= self._enough or self._idle):
+        due = self._waiting and (self._free >= self._enough or self._idle > 0)
+        if due and not self._pumping:
             self._refill()
 
     def discard(self, shard: DeliveryShard) -> None:
@@ -319,6 +377,21 @@ class Channel:
             if len(indices) == len(run)
             else Run(run.shard, run.generation, run.page, run.base, indices)
         )
+
+    def _deal_no_more(self) -> None:
+        """From here on everything goes to lane 0; called while nothing is queued or runs."""
+        self._undealt, self._refill, self.asks = True, self._pump, True
+        self._idle -= len(self._lanes) - 1
+
+    def _deal(self, run: Run) -> None:
+        indices = run.indices
+        split = run.page.partitions(indices[0], indices[-1] + 1, len(self._lanes))
+        for lane, chosen in zip(self._lane_of, split, strict=True):
+            if len(chosen) == len(indices):
+                # As it is: still a range, and still the object that was put.
+                self._queue(lane, run)
+            elif chosen:
+                self._queue(lane, Run(run.shard, run.generation, run.page, run.base, chosen))
 
     def _queue(self, lane: int, run: Run) -> None:
         self._lanes[lane].append(run)

@@ -45,7 +45,17 @@ class _Worker:
         counters: The subscription's.
     """
 
-    __slots__ = ("_channel", "_counters", "_freed", "_places", "_told", "place", "prompt", "run")
+    __slots__ = (
+        "_channel",
+        "_counters",
+        "_freed",
+        "_places",
+        "_told",
+        "cut",
+        "place",
+        "prompt",
+        "run",
+    )
 
     def __init__(self, channel: Channel, counters: Counters) -> None:
         self._channel = channel
@@ -55,6 +65,8 @@ class _Worker:
         """Place of the delivery that was started last; -1 before the first of the run."""
         self.prompt = False
         """Nothing is put off in this run: it is short, or a handler has waited."""
+        self.cut = False
+        """What is behind the delivery that was started last is not this worker's any more."""
         self._places: Sequence[int] = ()
         self._freed = 0
         """Deliveries of the run whose slots the channel has back."""
@@ -76,6 +88,7 @@ class _Worker:
         self.run, self.place, self._places = run, -1, places
         self.prompt = len(places) < _STRETCH
         self._freed = self._told = 0
+        self.cut = False
         return places
 
     def tell(self, *, finished: bool = False) -> None:
@@ -105,6 +118,11 @@ class _Worker:
                     run.shard.ack_range(acked.start, acked.stop)
                 else:
                     run.shard.ack_all(acked)
+
+    def stop_short(self) -> None:
+        """What is behind the delivery that was started last is not this worker's any more."""
+        self._places = self._places[: bisect_right(self._places, self.place)]
+        self.cut = True
 
     def set_apart(self) -> None:
         """The delivery that was started last is no silent ack: somebody else tells of it."""
@@ -183,6 +201,9 @@ class Dispatcher:
         self._watching = False
         channel.catch_up = self._catch_up
         channel.at_work = self._at_work
+        if handler.is_async:
+            # A plain one waits for its thread, always.
+            channel.deal_late()
 
     async def work(self, lane: int) -> None:
         """One worker: takes runs from its lane until the channel is closed and the lane empty."""
@@ -212,13 +233,17 @@ class Dispatcher:
         direct = handler.is_async and handler.sources is None
         early = settlement.put_off(run)
         places = worker.begin(run)
-        if not self._watching and not worker.prompt:
+        if not self._watching and (not worker.prompt or self._channel.asks):
             self._watch()
         try:
             for place, payload in zip(places, run.payloads(), strict=True):
+                if worker.cut:
+                    break
                 if fence is not None and now() >= fence.until:
                     worker.tell(finished=True)
-                    fence.expire(now())
+                    if fence.expire(now()):
+                        # The heartbeat may have ended it already, and the shard not have heard yet.
+                        break
                 if shard.generation != generation or place > shard.ceiling:
                     # Nor may any that follows it: what is void stays void, and a ceiling never rises.
                     break
@@ -288,10 +313,17 @@ class Dispatcher:
     def _somebody_waits(self) -> None:
         """The loop goes round: a worker that is in a run stands in a handler that waits."""
         self._watching = False
+        waits = None
         for worker in self._workers:
             if worker.run is not None:
                 worker.tell()
                 worker.prompt = True
+                waits = worker
+        # What is not dealt yet is one worker's, so that no other can wait then.
+        if waits is not None and waits.run is not None:
+            run = waits.run
+            if self._channel.deal(run, waits.place - run.base):
+                waits.stop_short()
 
     def _at_work(self, shard: DeliveryShard) -> bool:
         return any(each.run is not None and each.run.shard is shard for each in self._workers)
