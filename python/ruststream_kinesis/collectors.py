@@ -13,7 +13,7 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.collector import Batching, Collector
@@ -70,18 +70,18 @@ class Collectors:
         """A collector has nothing left."""
         self._busy.pop(collector, None)
 
-    @contextlib.contextmanager
-    def single(self, stream: str, key: str) -> Iterator[None]:
-        """A record that travels alone is on its way."""
+    def sets_out(self, stream: str, key: str) -> int:
+        """A record that travels alone is on its way; returns its number, for `arrives`."""
         number = next(self._numbers)
         self._single[number] = (stream, key)
-        try:
-            yield
-        finally:
-            del self._single[number]
-            wake = self._wake
-            if wake is not None and not self._single:
-                wake()
+        return number
+
+    def arrives(self, number: int) -> None:
+        """Such a record is in its stream, or given up."""
+        del self._single[number]
+        wake = self._wake
+        if wake is not None and not self._single:
+            wake()
 
     async def flush(self, timeout: float) -> str:
         """Sends all that waits, on every loop, and waits until it is decided.

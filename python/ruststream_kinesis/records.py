@@ -179,8 +179,12 @@ async def send(
         PublishError: The service refused it, or went on refusing it past the deadline.
     """
     # Named at a stop that cannot wait for it.
-    with connection.collectors.single(record.stream.name, record.partition_key):
+    collectors = connection.collectors
+    number = collectors.sets_out(record.stream.name, record.partition_key)
+    try:
         return await _sent(connection, record, deadline, wanted)
+    finally:
+        collectors.arrives(number)
 
 
 async def _sent(
@@ -189,8 +193,10 @@ async def _sent(
     deadline: float | None,
     wanted: Callable[[], bool] | None,
 ) -> PutResult | None:
-    clock, backoff = connection.clock, Backoff(first=0.1, cap=5.0)
-    log = MinuteLog(clock)
+    clock = connection.clock
+    # Made at the first failure: most records have none.
+    backoff: Backoff | None = None
+    log: MinuteLog | None = None
     while wanted is None or wanted():
         try:
             if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
@@ -202,6 +208,8 @@ async def _sent(
                 explicit_hash_key=record.explicit_hash_key,
             )
         except RequestError as error:
+            backoff = backoff or Backoff(first=0.1, cap=5.0)
+            log = log or MinuteLog(clock)
             delay = backoff.next()
             late = deadline is not None and clock.monotonic() + delay > deadline
             if late or judge(error) is not Failure.PASSING:
