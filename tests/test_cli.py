@@ -414,11 +414,7 @@ class TestLive:
             {"order_id": 3, "customer": "ada", "total_cents": 50},
         ]
         assert {reply["PartitionKey"] for reply in replies} == {"ada"}
-        counted = (
-            "orders: 3 handled, 0 failed, 1 undecodable, 2 dropped, 0 held open, 0 retried, "
-            "0 dead-lettered, 2 replies"
-        )
-        assert counted in command.stderr
+        assert "orders: 3 handled, 1 undecodable, 2 dropped, 2 replies" in command.stderr
         assert "Traceback" not in command.stderr
 
     async def test_ctrl_c_is_a_graceful_stop_as_well(self, kinesis_local: Server, aws: Aws, here):
