@@ -70,7 +70,7 @@ def test_where_a_shard_opens_fits_into_a_line():
 @pytest.mark.parametrize(
     ("url", "host"),
     [
-        ("https://kinesis.eu-west-1.amazonaws.com", "kinesis.eu-west-1.amazonaws.com"),
+        ("https://kinesis.eu-west-1.example.com", "kinesis.eu-west-1.example.com"),
         ("http://me:secret@127.0.0.1:4567/path?x=1", "127.0.0.1:4567"),
     ],
 )
