@@ -97,7 +97,7 @@ async def test_a_shard_whose_release_is_on_its_way_moves(
         await it.clock.advance(5)
         gate = Gate(it, "release", monkeypatch)
         gate.shard = "A"
-        instance.coordinator.held.let_go(instance.coordinator.holdings["A"])
+        instance.let_go("A")
         await asyncio.wait_for(gate.arrived.wait(), 5)
         instance.received.clear()
         seek = seeking(instance, position)
@@ -123,7 +123,7 @@ async def test_a_shard_that_is_concluded_while_rows_are_moved_moves_with_the_oth
         await it.clock.advance(0)
         await asyncio.wait_for(gate.arrived.wait(), 5)
         # The row of B is being moved; A goes and is released meanwhile.
-        instance.coordinator.held.let_go(instance.coordinator.holdings["A"])
+        instance.let_go("A")
         await it.clock.advance(0)
         assert "A" not in instance.coordinator.holdings
         gate.open.set()
@@ -157,7 +157,7 @@ async def test_a_release_that_never_comes_ends_the_seek_and_nothing_moves():
         instance = await it.start(acking=True)
         await it.clock.advance(5)
         it.store.fails["release"] = 1000
-        instance.coordinator.held.let_go(instance.coordinator.holdings["A"])
+        instance.let_go("A")
         instance.received.clear()
         seek = seeking(instance, HORIZON)
         await it.clock.advance(11)
@@ -312,14 +312,19 @@ async def test_finished_parents_are_written_before_what_was_given_up(
         instance.coordinator.held.give_up(instance.coordinator.holdings["C"])
         await it.clock.advance(0)
         written: list[str] = []
-        release = it.store.release
 
-        async def note(held: LeaseState, **options: Any) -> None:
-            if options.get("resume_from") is not None:
-                written.append(held.key.shard_id)
-            await release(held, **options)
+        def noting(method: str) -> None:
+            write: Callable[..., Awaitable[None]] = getattr(it.store, method)
 
-        monkeypatch.setattr(it.store, "release", note)
+            async def note(held: LeaseState, *args: Any, **options: Any) -> None:
+                if options.get("resume_from") is not None:
+                    written.append(held.key.shard_id)
+                await write(held, *args, **options)
+
+            monkeypatch.setattr(it.store, method, note)
+
+        noting("release")
+        noting("checkpoint")
         instance.received.clear()
         await ends(it, seeking(instance, HORIZON))
         assert written[:2] == ["P", "C"]
@@ -471,7 +476,7 @@ async def test_a_shard_that_is_being_taken_moves(
         gate = Gate(it, "acquire", monkeypatch)
         gate.shard = "A"
         instance.received.clear()
-        instance.coordinator.held.let_go(instance.coordinator.holdings["A"])
+        instance.let_go("A")
         await asyncio.wait_for(gate.arrived.wait(), 5)
         seek = seeking(instance, position)
         await it.clock.advance(1)
@@ -606,3 +611,21 @@ async def test_a_shard_that_the_successor_has_taken_is_its_own():
 
         assert second.numbers(gone) == []
         assert first.numbers(gone) == family()[gone].records
+
+
+async def test_a_seek_whose_position_is_not_stored_at_the_stop_either_says_so():
+    async with world(A=Part(records=[1, 2, 3])) as it:
+        instance = await it.start(acking=True)
+        await it.clock.advance(5)
+        it.store.fails.update(checkpoint=1000, release=1000)
+        seek = seeking(instance, HORIZON)
+        await it.clock.advance(1)
+        assert not seek.done()
+        stop = asyncio.create_task(instance.stop())
+        await it.clock.advance(60)
+        with pytest.raises(NotConnected, match="before it could store") as caught:
+            await asyncio.wait_for(seek, 5)
+        assert (caught.value.stream, caught.value.shard_id) == ("orders", "A")
+        assert await it.store.checkpoint_of("A") == "3"
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(stop, 5)

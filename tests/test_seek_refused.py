@@ -301,7 +301,9 @@ async def test_a_seek_that_waits_for_a_release_ends_with_the_stop():
         source: Any = service.subscriptions[0]._source
         await until(lambda: len(source.holdings) == 2)
         failing_release[0] = True
-        source.held.let_go(source.holdings["shardId-000000000001"])
+        holding = source.holdings["shardId-000000000001"]
+        source.held.conclude(holding)
+        source.held.over(holding.shard)
         begun.set()
         try:
             await seeker.seek(HORIZON)

@@ -12,36 +12,35 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.channel import Channel
-from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import StreamRecreated
+from ruststream_kinesis.errors import KinesisError, StreamRecreated
 from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.holdings import Holdings
-from ruststream_kinesis.leases.base import LeaseKey, LeaseState, subscription_name
+from ruststream_kinesis.leases.base import subscription_name
 from ruststream_kinesis.neighbours import Neighbours
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
-from ruststream_kinesis.reader import Reader
-from ruststream_kinesis.rewind import Rewinds, Shards
+from ruststream_kinesis.redirect import Shards
+from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import startable
 from ruststream_kinesis.sharing import Sharing
 from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.transport import StreamInfo, patiently
+from ruststream_kinesis.taking import Taking
+from ruststream_kinesis.transport import Failure, StreamInfo, judge, patiently
 from ruststream_kinesis.wording import label, shown
 
 __all__ = ["Coordinator", "Holding"]
@@ -54,9 +53,7 @@ T = TypeVar("T")
 # something woke wants to see what woke it.
 _SHARED_LOOK = 0.9 * PASS_INTERVAL
 _FRESH_LOOK = 0.1 * PASS_INTERVAL
-# Thousands of shards start in waves: so many leases are asked for, and so many iterators, at once.
-_WAVE = 32
-# Tries of each call that the start needs; a store that does not answer takes 4 s a try.
+# Tries, at least, of each call that the start needs; a store that does not answer takes 4 s a try.
 _START_TRIES = 3
 # Tries at the stop, over some six seconds, before the leases are left to run out.
 _RELEASE_ATTEMPTS = 5
@@ -93,9 +90,7 @@ class Coordinator:
         self._connection = connection
         self._store = connection.store
         self._clock = connection.clock
-        self._channel = channel
         self._supervisor = supervisor
-        self._limit = limit
         self._wake = asyncio.Event()
         self._discovery = Discovery(stream, connection, self._wake.set)
         self._label = label(stream.name, group)
@@ -103,26 +98,33 @@ class Coordinator:
             self._label, connection, channel, copies, supervisor, self._discovery, self._wake
         )
         self.holdings = self.held.by_id
-        self._gate = asyncio.Semaphore(_WAVE)
         self._forgetting = Forgetting(stream.name, connection.store)
         self._sharing = Sharing(connection.clock)
         self._heartbeat = connection.heartbeat
         self._neighbours = Neighbours(self._label, self._heartbeat.member.nonce)
         self._name = subscription_name(stream.name, group)
-        self._taking: set[str] = set()
-        self._first_pass = True
-        self._mixed = self._joined = False
+        self._taking = Taking(
+            stream,
+            group,
+            connection,
+            channel,
+            supervisor,
+            self._discovery,
+            self.held,
+            self._neighbours,
+            limit,
+        )
+        self._joined = False
         self._log = MinuteLog(self._clock)
-        self._take_log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._rewinds = Rewinds(
             stream,
             group,
             connection,
-            Shards(self.holdings, self._taking, self.held.absent),
+            Shards(self.holdings, self._taking.now, self.held.absent),
             self._discovery,
             self.held,
-            LEASE_DURATION,
+            self._taking,
         )
         self.held.released = self._rewinds.look_again
 
@@ -144,7 +146,7 @@ class Coordinator:
         await self._insist(lambda: self._pass(0.0))
         if await self._rewinds.replay_parents(self._start_at):
             await self._pass(0.0)
-        self._first_pass = False
+        self._taking.first_pass = False
         first = [holding.shard for holding in self.holdings.values()]
         name, spawn = self._label, self._supervisor.spawn
         # Before the shards have opened: a slow iterator must not cost the others their leases.
@@ -155,8 +157,11 @@ class Coordinator:
         await asyncio.gather(*(shard.opened.wait() for shard in first))
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What a start needs of the store, asked for again: one hiccup is no reason to end."""
-        backoff = Backoff(first=0.3)
+        """What a start needs of the store, asked for again: one hiccup is no reason to end.
+
+        What may pass gets as long as a lease can do without a renewal, too.
+        """
+        backoff, began = Backoff(first=0.3), self._clock.monotonic()
         while True:
             try:
                 return await call()
@@ -164,7 +169,9 @@ class Coordinator:
                 raise
             except Exception as error:
                 delay = backoff.next()
-                if backoff.failures >= _START_TRIES:
+                passing = not isinstance(error, KinesisError) or judge(error) is Failure.PASSING
+                late = self._clock.monotonic() - began >= LEASE_DURATION
+                if backoff.failures >= _START_TRIES and (late or not passing):
                     raise
                 logger.warning(
                     "the start of stream %s waits for the lease store, trying again: %s",
@@ -214,6 +221,7 @@ class Coordinator:
         A store that fails is asked again: what was settled last is in that write alone.
         """
         await self._supervisor.cancel(self._tasks)
+        await self._taking.give_back()
         backoff = Backoff()
         try:
             while errors := await self.held.release_all():
@@ -230,7 +238,7 @@ class Coordinator:
         finally:
             # Whatever came of it: nobody waits for a release any more.
             for holding in self.holdings.values():
-                holding.released.set()
+                holding.over.set()
 
     async def _join(self) -> None:
         # Before it is asked for: an answer that is lost may be a row that is there.
@@ -269,6 +277,7 @@ class Coordinator:
             holding.tenure.expire(now)
         self.held.give_up_held()
         await self.held.end_over()
+        self._rewinds.start_waiting()
         survey = await self._store.survey(self._stream.name, self._group, max_age=look)
         self._neighbours.look(survey)
         leases = survey.leases
@@ -285,7 +294,7 @@ class Coordinator:
         if self._discovery.identity.doubted:
             # Nothing of a stream that may be another one; the discovery finds out, and wakes us.
             return
-        if self._rewinds.moving and not self._first_pass:
+        if self._rewinds.moving and not self._taking.first_pass:
             return  # they are taken in a moment, where they are moved to
         decision = self._sharing.decide(
             self._heartbeat.member,
@@ -293,7 +302,7 @@ class Coordinator:
             startable(self._discovery.shards.values(), finished),
             self.holdings,
         )
-        self._mixed = decision.mixed
+        self._taking.mixed = decision.mixed
         for shard_id, successor in decision.hand_over.items():
             name = self._neighbours.name(successor)
             self.held.hand_over(self.holdings[shard_id], successor, name)
@@ -306,112 +315,6 @@ class Coordinator:
             len(wanted),
             len(decision.hand_over),
         )
-        await self._take_all(wanted)
-
-    async def _take_all(self, wanted: Sequence[str]) -> None:
-        wave = asyncio.Semaphore(_WAVE)
-        self._taking.update(wanted)
-
-        async def take(shard_id: str) -> None:
-            try:
-                async with wave:
-                    await self._take(shard_id)
-            except Exception:
-                self.held.absent.doubt(shard_id)
-                raise
-            finally:
-                self._taking.discard(shard_id)
-                self._rewinds.look_again()
-
-        # One shard that cannot be taken holds up no other; it is asked for again next pass.
-        for error in await asyncio.gather(*map(take, wanted), return_exceptions=True):
-            if isinstance(error, Exception):
-                count = self._take_log.due()
-                if count is not None:
-                    logger.warning(
-                        "cannot take a shard of stream %s (%d failure(s)), trying again: %s",
-                        self._label,
-                        count,
-                        shown(error),
-                    )
-            elif error is not None:
-                raise error
-
-    async def _take(self, shard_id: str) -> None:
-        key = LeaseKey(self._stream.name, shard_id, self._group)
-        sent = self._clock.monotonic()
-        me = self._heartbeat.member
-        lease = await self._store.acquire(
-            key, me.owner_id, duration=LEASE_DURATION, member=me.nonce
-        )
-        if lease is None:
-            return
-        if lease.finished:
-            await self._store.release(lease)
-            return
         if self._rewinds.rule is None:
-            raise RuntimeError("a shard is taken only after its stream was opened")
-        lease = await self._begun(lease)
-        place = self._rewinds.rule.place(lease, first_pass=self._first_pass)
-        shard = HeldShard(
-            lease,
-            place.position,
-            after=place.after,
-            clock=self._clock,
-            moved=self.held.moved,
-            at_tip=place.at_tip,
-        )
-        checkpointer = Checkpointer(
-            shard, self._store, self._clock, self._supervisor, self.held.over
-        )
-        reader = Reader(
-            shard,
-            self._stream,
-            self._connection.transport,
-            self._channel,
-            self._clock,
-            gate=self._gate,
-            limit=self._limit,
-            confirm=self._discovery.identity.confirm,
-        )
-        tenure = self._heartbeat.hold(lease, sent, lambda why: self.held.lost(shard, why))
-        shard.fence = tenure
-        holding = Holding(shard, checkpointer, reader, sent, tenure)
-        if place.moved:
-            shard.resume_from = place.position
-            checkpointer.moved()
-        self.held.add(holding)
-        previous = self._neighbours.previous(lease)
-        logger.info(
-            "reading shard %s of stream %s %s%s",
-            shard_id,
-            self._label,
-            place,
-            "" if previous is None else f", taken over from {previous}",
-            extra={
-                "stream": self._stream.name,
-                "shard_id": shard_id,
-                "sequence_number": place.position.sequence_number,
-            },
-        )
-
-    async def _begun(self, lease: LeaseState) -> LeaseState:
-        """In a mixed fleet, gives a child its checkpoint before its first record.
-
-        The sibling opens a child without one at the tip: a child that we open, and lose before
-        anything of it is settled, must be no such child.
-        """
-        info = self._discovery.shards.get(lease.key.shard_id)
-        if (
-            not self._mixed
-            or lease.checkpoint is not None
-            or lease.resume_from is not None
-            or self._rewinds.moved
-            or info is None
-            or info.starting_sequence_number is None
-            or not any(parent in self._discovery.shards for parent in info.parents)
-        ):
-            return lease
-        start = info.starting_sequence_number
-        await self._store.checkpoint(lease, start, number=0)
-        return dataclasses.replace(lease, checkpoint=start)
+            raise RuntimeError("shards are taken only after their stream was opened")
+        await self._taking.take(wanted, self._rewinds.rule, self._rewinds.look_again)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ruststream_kinesis.backoff import Backoff
 from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.errors import NotConnected
 from ruststream_kinesis.heartbeat import Tenure
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
 from ruststream_kinesis.position import KinesisPosition
@@ -45,7 +46,11 @@ class Holding:
     """Nonce of the member that it is handed over to."""
     successor_name: str = ""
     """That member's owner id, for the log."""
-    released: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: bool = False
+    """It has no reader yet: what is read of its children is still at work."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """It was released, or the service stopped without having managed to."""
+    released: bool = False
 
     @property
     def live(self) -> bool:
@@ -74,7 +79,8 @@ class Holding:
             resume_from=resume_from,
             successor=self.successor,
         )
-        self.released.set()
+        self.released = True
+        self.over.set()
 
     def rewind(self, position: KinesisPosition, *, at_tip: bool = False) -> None:
         """Moves the shard: wakes its reader, and writes the position next."""
@@ -83,12 +89,23 @@ class Holding:
         self.checkpointer.rewound()
 
     async def rewound(self, asked: KinesisPosition) -> None:
-        """Waits until the position is stored and, where the tip was asked for, that is found."""
+        """Waits until the position is stored and, where the tip was asked for, that is found.
+
+        Raises:
+            NotConnected: The service stopped, and could not store it.
+        """
         if self.live:
             await self.checkpointer.stored()
         if not self.live:
             # Lost unwritten, its row may be ours still: then the position goes with the release.
-            await self.released.wait()
+            await self.over.wait()
+            if not self.released:
+                raise NotConnected(
+                    f"the service stopped before it could store that the shard was moved to {asked}; "
+                    "seek again when it runs",
+                    stream=self.shard.stream,
+                    shard_id=self.shard.shard_id,
+                )
         elif asked.kind == "latest":
             # An iterator that could not be had is built at the instant: nothing is missed either way.
             await self.shard.opened.wait()
@@ -126,10 +143,16 @@ class Absences:
         """Notes that the lease was asked for, and may be held for nobody: an answer was lost."""
         self._doubts[shard_id] = self._clock.monotonic()
 
-    def doubted(self, shard_id: str, duration: float) -> bool:
-        """Whether such a lease, which lives `duration` seconds, may be alive."""
-        since = self._doubts.get(shard_id)
-        return since is not None and self._clock.monotonic() - since < duration
+    def in_doubt(self, duration: float) -> set[str]:
+        """Shards of which such a lease, which lives `duration` seconds, may be alive."""
+        since = self._clock.monotonic() - duration
+        return {shard_id for shard_id, when in self._doubts.items() if when > since}
+
+    def taken(self, shard_id: str) -> None:
+        """A shard is held again."""
+        self.left.discard(shard_id)
+        self.handed.discard(shard_id)
+        self._doubts.pop(shard_id, None)
 
     def recall(self) -> None:
         """Ends every back-off: whatever a shard was given up for, it opens elsewhere now."""

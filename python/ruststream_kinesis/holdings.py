@@ -3,6 +3,9 @@
 Invariants:
 
 * A holding has one reader at most, and none after its end began.
+* A shard is let go of only while no handler of it runs, be its delivery void or not, but for one that
+  is lost: else the next owner might handle a key beside that handler. A parent that is read again
+  waits for the handlers of its children for the same reason.
 * Only the lease loop and the stop let go of a shard; whatever ends one only says so (`over`). A
   release that fails or is cut off is made up for: the shard stays among the holdings until then.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import Channel
@@ -69,7 +72,7 @@ class Holdings:
         """Called whenever a shard was released."""
         self._ending: list[HeldShard] = []
         self._leaving: set[HeldShard] = set()
-        """Given up, while handlers of them run."""
+        """Given up, or standing back behind their parents, while handlers of them run."""
         self._log = MinuteLog(connection.clock)
         self._blind = False
         """Nothing is read, since every lease ran out."""
@@ -78,9 +81,12 @@ class Holdings:
         """Starts to read a shard whose lease was taken."""
         shard_id = holding.shard.shard_id
         self.by_id[shard_id] = holding
-        self.absent.left.discard(shard_id)
-        self.absent.handed.discard(shard_id)
-        self._start(holding)
+        self.absent.taken(shard_id)
+        if holding.waits:
+            # Nobody may wait for that: it takes as long as a handler.
+            holding.shard.opened.set()
+        else:
+            self._start(holding)
         if self._blind:
             self._blind = False
             logger.info("%s is read again: its leases can be had again", self._label)
@@ -134,23 +140,55 @@ class Holdings:
         if shard in self._leaving:
             return
         self.absent.add(holding)
+        self._leave(holding)
+
+    def stand_back(self, holding: Holding) -> None:
+        """Ends the holding of a shard that is taken again after its parents, which are read anew.
+
+        Nothing of it is read, and no delivery started, from now on.
+        """
+        if holding.live and not self._is_going(holding):
+            if holding.reader is not None:
+                self._supervisor.dismiss([holding.reader])
+            self._leave(holding)
+
+    def _leave(self, holding: Holding) -> None:
+        """Ends a holding once no handler of it runs; what is queued is not started any more.
+
+        There is no deadline, and the lease is renewed meanwhile.
+        """
+        shard = holding.shard
+        self._channel.limit([shard])
+        # Whoever has it next finds its tip.
+        shard.opened.set()
         if self._channel.at_work(shard):
             self._leaving.add(shard)
-            name = f"give-up[{shard.stream}/{shard.shard_id}]"
-            self._supervisor.spawn(name, self._giving_up(holding))
+            name = f"leaving[{shard.stream}/{shard.shard_id}]"
+            self._supervisor.spawn(name, self._leaving_when_idle(holding))
         else:
             self.over(shard)
 
-    async def _giving_up(self, holding: Holding) -> None:
+    async def _leaving_when_idle(self, holding: Holding) -> None:
         shard = holding.shard
         try:
-            self._channel.limit([shard])
             while holding.live and self._channel.at_work(shard):
                 await self._clock.sleep(LOOK)
         finally:
             self._leaving.discard(shard)
         if holding.live:
             self.over(shard)
+
+    @property
+    def leaving(self) -> set[str]:
+        """Ids of shards on their way out, of which handlers run."""
+        return {shard.shard_id for shard in self._leaving}
+
+    def start_waiting(self, but: Container[str]) -> None:
+        """Starts the readers of those that wait, `but` for some."""
+        for shard_id, holding in self.by_id.items():
+            if holding.waits and holding.live and shard_id not in but:
+                holding.waits = False
+                self._start(holding)
 
     async def _release(self, holding: Holding) -> None:
         self.conclude(holding)
@@ -180,16 +218,16 @@ class Holdings:
     def restart(self, holding: Holding) -> None:
         """After a rewind: nothing old is delivered, and a reader that came to its end reads again."""
         self._discard(holding.shard)
-        # One that is about to be let go is read from there when it is taken again.
-        if holding.reader is None or not holding.reader.done() or holding.successor is not None:
-            return
-        if holding.shard not in self._ending and holding.shard not in self._leaving:
+        if holding.waits or self._is_going(holding):
+            # It is read from there later, or by its next owner: the instant is where the tip is.
+            holding.shard.opened.set()
+        elif holding.reader is not None and holding.reader.done():
             self._start(holding)
 
-    def let_go(self, holding: Holding) -> None:
-        """Ends a holding at the next pass, which is due now; nothing of it counts any more."""
-        self.conclude(holding)
-        self.over(holding.shard)
+    def _is_going(self, holding: Holding) -> bool:
+        """Whether the end of a holding was decided, and it is kept only for what is at work."""
+        shard = holding.shard
+        return holding.successor is not None or shard in self._leaving or shard in self._ending
 
     def wake(self) -> None:
         """Makes the next pass due now."""
@@ -224,6 +262,10 @@ class Holdings:
         shard = holding.shard
         if holding.reader is not None:
             await self._supervisor.cancel([holding.reader])
+        if holding.live and not holding.finished and self._channel.at_work(shard):
+            # An older delivery, which waited for its worker, was started meanwhile.
+            self._leave(holding)
+            return
         try:
             await self._release(holding)
         except Exception as error:  # noqa: BLE001 - a store's failures are its own
@@ -258,7 +300,7 @@ class Holdings:
             name: Owner id of that member, for the log.
         """
         shard = holding.shard
-        if holding.successor is not None or not holding.live or shard in self._ending:
+        if holding.waits or not holding.live or self._is_going(holding):
             return
         holding.successor, holding.successor_name = successor, name
         task = f"hand-over[{self._label}/{shard.shard_id}]"
@@ -275,6 +317,7 @@ class Holdings:
         if holding.reader is not None:
             await self._supervisor.cancel([holding.reader])
         shard.unread = True
+        shard.opened.set()
         await drain(holding, self._channel, self._copies, self._clock)
         if holding.live:
             self.over(shard)

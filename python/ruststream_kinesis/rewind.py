@@ -10,8 +10,9 @@ Invariants:
   what has moved nothing yet.
 * A replay reads parents that are still listed before their children. A finished parent is opened
   again by its row alone: `resume_from` beside `SHARD_END` makes it unfinished, so the gate that keeps
-  children behind their parents (`shards.py`) does the rest, on every instance. Parents are written
-  before their children move, so that a crash leaves a replay of too much, never of too little.
+  children behind their parents (`shards.py`) does the rest, on every instance (`redirect.py`).
+* No key is handled in two places: a child is let go of when no handler of it runs any more, and the
+  parents that are read again are kept here, unread, for as long.
 """
 
 from __future__ import annotations
@@ -19,55 +20,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Protocol
 
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, RequestError
-from ruststream_kinesis.holding import Absences, Holding
-from ruststream_kinesis.leases.base import LeaseKey, LeaseState
+from ruststream_kinesis.heartbeat import LEASE_DURATION
+from ruststream_kinesis.holding import Holding
+from ruststream_kinesis.leases.base import LeaseState
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.redirect import Redirecting, Shards, ancestors
 from ruststream_kinesis.seek import not_held, unknown_record
 from ruststream_kinesis.stream import KinesisStream
-from ruststream_kinesis.transport import Failure, ShardInfo, judge, patiently
+from ruststream_kinesis.taking import Taking
+from ruststream_kinesis.transport import Failure, judge, patiently
 from ruststream_kinesis.wording import label
 
-__all__ = ["Rewinds", "Shards"]
+__all__ = ["Rewinds"]
 
 logger = logging.getLogger("ruststream_kinesis")
-
-# A replay of a stream with thousands of shards asks the store for so many rows at once.
-_AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Shards:
-    """The shards of this instance; the lease loop's own, as it keeps them."""
-
-    holdings: Mapping[str, Holding]
-    """Those whose lease is held, by id; until they are released."""
-    taking: Collection[str]
-    """Those whose lease is being asked for."""
-    absent: Absences
-    """Those it let go of."""
-
-    @property
-    def in_transit(self) -> list[str]:
-        """Those that are being taken or let go of."""
-        leaving = [name for name, holding in self.holdings.items() if not holding.live]
-        return [*leaving, *self.taking]
 
 
 class _Loop(Protocol):
     """The lease loop, as far as a rewind needs it."""
 
+    @property
+    def leaving(self) -> set[str]: ...
+
+    def start_waiting(self, but: Collection[str]) -> None: ...
+
     def restart(self, holding: Holding) -> None: ...
 
-    def let_go(self, holding: Holding) -> None: ...
+    def stand_back(self, holding: Holding) -> None: ...
 
     def wake(self) -> None: ...
 
@@ -82,7 +69,7 @@ class Rewinds:
         shards: Which are this instance's.
         discovery: What the stream lists.
         loop: The lease loop.
-        duration: Seconds a lease lives.
+        taking: Takes leases.
     """
 
     def __init__(
@@ -93,7 +80,7 @@ class Rewinds:
         shards: Shards,
         discovery: Discovery,
         loop: _Loop,
-        duration: float,
+        taking: Taking,
     ) -> None:
         self._ref = stream.ref
         self._stream = stream.name
@@ -105,7 +92,7 @@ class Rewinds:
         self._holdings = shards.holdings
         self._discovery = discovery
         self._loop = loop
-        self._duration = duration
+        self._redirecting = Redirecting(stream, connection, shards, discovery, taking)
         self._seeking = asyncio.Lock()
         self._stopped = False
         self._cut_off: set[asyncio.Timeout] = set()
@@ -114,11 +101,6 @@ class Rewinds:
         """All shards are about to move: none is taken meanwhile."""
         self.rule: OpeningRule | None = None
         """Where shards open; there is none before the stream was opened."""
-
-    @property
-    def moved(self) -> bool:
-        """Whether all shards were moved since the start: those without a checkpoint open there."""
-        return self.rule is not None and self.rule.rewound is not None
 
     def stop(self) -> None:
         """Moves nothing any more."""
@@ -252,8 +234,8 @@ class Rewinds:
             await self._all_arrived()
             held = set(self._holdings)
             rows = await self._rows()
-            replayed = () if at_tip else held | self._left(rows) | self._unopened(rows)
-            await self._redirect(rows, position, replayed, written)
+            replayed = () if at_tip else self._redirecting.replayed(rows)
+            await self._redirecting.move(rows, position, replayed, written, self._open_rule())
             # Else one was let go of meanwhile, after its row was read.
             if not self._shards.in_transit and held <= self._holdings.keys():
                 return rows
@@ -268,7 +250,7 @@ class Rewinds:
             while waiting := self._shards.in_transit:
                 self._look.clear()
                 self._loop.wake()
-                await wait(self._connection.clock, self._duration, self._look)
+                await wait(self._connection.clock, LEASE_DURATION, self._look)
                 if not self._look.is_set():
                     raise KinesisError(
                         f"nothing was moved: {len(waiting)} shard(s) are being taken or released, "
@@ -276,29 +258,6 @@ class Rewinds:
                         stream=self._stream,
                         shard_id=waiting[0],
                     )
-
-    def _left(self, rows: Iterable[LeaseState]) -> set[str]:
-        """Shards that this instance let go of, or is to have, and that nobody took since.
-
-        A shard between its owner and the one it was handed to is moved by both: whichever seeks.
-        """
-        absent, me = self._shards.absent, self._connection.heartbeat.member.nonce
-        handed = {
-            row.key.shard_id
-            for row in rows
-            if row.successor is not None
-            and (row.successor == me or row.key.shard_id in absent.handed)
-        }
-        return absent.left | handed
-
-    def _unopened(self, rows: Iterable[LeaseState]) -> set[str]:
-        """Listed shards that open by the rule, and so where all are moved."""
-        placed = {
-            row.key.shard_id
-            for row in rows
-            if row.owner is not None or row.checkpoint is not None or row.resume_from is not None
-        }
-        return self._discovery.shards.keys() - placed
 
     async def replay_parents(self, start: KinesisPosition | None) -> bool:
         """Where `start_at` asks for the past: its first pass is over, now parents come first.
@@ -316,12 +275,13 @@ class Rewinds:
         held = list(self._holdings.values())
         rows = await self._rows()
         finished = {row.key.shard_id for row in rows if row.finished}
-        if finished.isdisjoint(_ancestors(self._holdings, self._discovery.shards)):
+        if finished.isdisjoint(ancestors(self._holdings, self._discovery.shards)):
             return False
         owners = {holding.shard.lease.owner for holding in held}
         if any(row.owner is not None and row.owner not in owners for row in rows):
             return False
-        await self._redirect(rows, start, list(self._holdings), set())
+        rule = self._open_rule()
+        await self._redirecting.move(rows, start, list(self._holdings), set(), rule)
         self._stand_back(held)
         return True
 
@@ -345,80 +305,10 @@ class Rewinds:
         for holding in moved:
             info = listed.get(holding.shard.shard_id)
             if holding.live and info is not None and any(p in listed for p in info.parents):
-                self._loop.let_go(holding)
+                self._loop.stand_back(holding)
 
-    async def _redirect(
-        self,
-        rows: Collection[LeaseState],
-        position: KinesisPosition,
-        replayed: Iterable[str],
-        written: set[str],
-    ) -> None:
-        """Moves shards that nobody holds.
-
-        Those are finished parents, what waits for a replay, and what this instance let go of.
-
-        Args:
-            rows: What is stored.
-            position: Where to.
-            replayed: Shards whose parents are read again.
-            written: Shards that need not be moved any more.
-        """
-        wanted = _ancestors(replayed, self._discovery.shards)
-        absent, left = self._shards.absent, self._left(rows)
-        free = [row for row in rows if row.key.shard_id not in self._holdings.keys() | written]
-        parents = [row.key for row in free if row.finished and row.key.shard_id in wanted]
-        others = [
-            row.key
-            for row in free
-            if row.resume_from is not None or (row.key.shard_id in left and not row.finished)
-        ]
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def redirect(key: LeaseKey) -> None:
-            shard_id = key.shard_id
-            async with gate:
-                try:
-                    held = await self._write(key, position)
-                except BaseException:  # cut off, too
-                    absent.doubt(shard_id)
-                    raise
-            # Held by now: whoever it is reads it already. If it is somebody.
-            if not held and absent.doubted(shard_id, self._duration):
-                raise KinesisError(
-                    "nothing was moved: an earlier answer of the lease store was lost, and the "
-                    f"shard may be leased to nobody; that ends within {self._duration:g} s, seek "
-                    "again then",
-                    stream=self._stream,
-                    shard_id=shard_id,
-                )
-            written.add(shard_id)
-
-        for keys in (parents, others):
-            results = await asyncio.gather(*map(redirect, keys), return_exceptions=True)
-            # All have ended: none may write after this, over what a later seek has written.
-            for error in filter(None, results):
-                raise error
-
-    async def _write(self, key: LeaseKey, position: KinesisPosition) -> bool:
-        """Moves the row of a shard that nobody holds; False: somebody does."""
-        me = self._connection.heartbeat.member
-        lease = await self._store.acquire(
-            key, me.owner_id, duration=self._duration, member=me.nonce
-        )
-        if lease is not None:
-            await self._store.release(lease, number=1, resume_from=position)
-        return lease is not None
-
-
-def _ancestors(shard_ids: Iterable[str], listed: Mapping[str, ShardInfo]) -> set[str]:
-    """Every listed shard that one of `shard_ids` goes back to."""
-    found: set[str] = set()
-    todo = list(shard_ids)
-    while todo:
-        info = listed.get(todo.pop())
-        for parent in () if info is None else info.parents:
-            if parent in listed and parent not in found:
-                found.add(parent)
-                todo.append(parent)
-    return found
+    def start_waiting(self) -> None:
+        """Reads the kept parents that have nothing left to wait for."""
+        if not self.moving:
+            leaving = self._loop.leaving
+            self._loop.start_waiting(ancestors(leaving, self._discovery.shards))

@@ -100,11 +100,12 @@ class Supervisor:
             for task in stubborn:
                 logger.error("task %s does not react to its cancellation", task.get_name())
 
-    def dismiss(self) -> None:
-        """Cancels whatever still runs, and waits for none of it."""
-        for task in self._tasks:
-            self._dismissed.add(task)
-            task.cancel()
+    def dismiss(self, tasks: Iterable[asyncio.Task[Any]] | None = None) -> None:
+        """Cancels `tasks`, by default whatever still runs, and waits for none of them."""
+        for task in self._tasks if tasks is None else tasks:
+            if not task.done():
+                self._dismissed.add(task)
+                task.cancel()
 
     async def close(self) -> None:
         """Cancels whatever still runs."""

@@ -98,7 +98,10 @@ def test_a_row_with_nothing_in_it_is_a_free_lease_without_checkpoint():
 @pytest.mark.parametrize(
     ("period", "seconds"),
     [({}, 10.0), ({"lease_ms": 30_000}, 30.0)]
-    + [({"lease_ms": value}, 10.0) for value in (0, -5, "30", True, None, Foreign("M {}"))],
+    + [
+        ({"lease_ms": value}, 10.0)
+        for value in (0, -5, 1e12, float("nan"), "30", True, None, Foreign("M {}"))
+    ],
     ids=str,
 )
 def test_the_period_of_a_row_is_ten_seconds_unless_it_says_so(period: Row, seconds: float):

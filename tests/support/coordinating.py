@@ -251,6 +251,12 @@ class Instance:
         self.holding = False
         self.worker: asyncio.Task[None] | None = None
 
+    def let_go(self, shard_id: str) -> None:
+        """End the holding of a shard at the next pass, as if something of it had failed."""
+        held = self.coordinator.held
+        held.conclude(self.coordinator.holdings[shard_id])
+        held.over(self.coordinator.holdings[shard_id].shard)
+
     async def start(self) -> None:
         """Open, as the service does."""
         self.worker = self.supervisor.spawn("worker", self._work())

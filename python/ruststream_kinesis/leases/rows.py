@@ -81,6 +81,8 @@ _CREATED = "stream_created"
 _MARK = "opened_by"
 
 DEFAULT_PERIOD = 10.0
+# Nobody's lease lives longer; a row that says so would keep its shard from everybody for good.
+_LONGEST = 3600.0
 """Seconds that a lease lives whose row does not say so: the sibling's."""
 # In `resume_beside` where there was no checkpoint: no checkpoint looks like it.
 _NO_CHECKPOINT = "-"
@@ -228,7 +230,9 @@ class LeaseRow(NamedTuple):
 def period_of(row: Row) -> float:
     """Seconds until a row that nobody writes counts as left, lease or member."""
     period = row.get(PERIOD)
-    if isinstance(period, bool) or not isinstance(period, int | float) or period <= 0:
+    if isinstance(period, bool) or not isinstance(period, int | float):
+        return DEFAULT_PERIOD
+    if not 0 < period <= _LONGEST * 1000:
         return DEFAULT_PERIOD
     return period / 1000
 
