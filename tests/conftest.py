@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import aws as raw
-from tests.support import servers
+from tests.support import servers, stores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -85,3 +85,11 @@ async def aws(request: pytest.FixtureRequest) -> AsyncIterator[raw.Aws]:
     server: servers.Server = request.getfixturevalue(wanted[0] if wanted else "kinesis_local")
     async with raw.connect(server.url) as client:
         yield client
+
+
+@pytest.fixture(params=["memory", "table"])
+def lease_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Keep the leases of every world of a test in memory, and once more in rows of a table."""
+    kind: str = request.param
+    monkeypatch.setattr(stores, "KINDS", [kind])
+    return kind

@@ -21,6 +21,8 @@ from tests.support.batching import (
 )
 from tests.support.world import World, running, until
 
+pytestmark = pytest.mark.usefixtures("lease_store")
+
 
 class TestClosing:
     async def test_at_n_records_without_any_time(self, world: World):

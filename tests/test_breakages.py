@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 POOL = 8
 
 
+pytestmark = pytest.mark.usefixtures("lease_store")
+
+
 def settings(url: str) -> AwsSettings:
     config = AioConfig(max_pool_connections=POOL)
     return AwsSettings(endpoint_url=url, test_credentials=True, config=config)

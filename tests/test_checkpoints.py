@@ -16,8 +16,10 @@ from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.testing import ManualClock
 from tests.support.checkpointing import FIRST, SECOND, STREAM, THIRD, keep_moving
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import SpyStore, Write, spy_store
 from tests.support.world import until
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 class Held:
@@ -48,7 +50,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(clock: ManualClock) -> SpyStore:
-    return SpyStore(clock=clock)
+    return spy_store(clock)
 
 
 @pytest.fixture

@@ -11,15 +11,17 @@ import pytest
 
 from ruststream_kinesis import KinesisPosition
 from tests.support.checkpointing import FIRST, STREAM, keep_moving
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import Write, spy_store
 from tests.support.world import PATIENCE, World, running, until
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 async def ack_then_stop(seed: int) -> None:
     """Run a service whose handler asks for the stop at some record, with a store at some pace."""
     rng = random.Random(seed)
     world = World()
-    world.store = store = SpyStore(clock=world.clock)
+    world.store = store = spy_store(world.clock)
     world.stream(STREAM)
     count, workers = rng.randint(1, 12), rng.choice((1, 1, 2, 4))
     for value in range(count):
@@ -71,7 +73,7 @@ async def test_the_checkpoint_after_a_stop_is_exactly_what_was_acked(
 async def test_a_release_that_fails_at_the_stop_is_tried_again(failures: int):
     """Case W6 with case W5: the last ack is in the write that fails."""
     world = World()
-    world.store = store = SpyStore(clock=world.clock)
+    world.store = store = spy_store(world.clock)
     world.stream(STREAM)
     world.put(STREAM, 1)
     left = failures

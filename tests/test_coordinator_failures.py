@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from ruststream_kinesis.errors import RequestError
-from tests.support.coordinating import Part, denied, throttled, world
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.transport import ShardListing
+from tests.support.coordinating import Part, denied, split_of, throttled, world
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 async def test_case_s6_2500_shards_are_all_read():
@@ -108,3 +113,29 @@ async def test_a_listing_that_is_throttled_at_the_start_does_not_end_the_service
         it.stream.listing_fails = once
         instance = await it.start(acking=True)
         assert instance.numbers("A") == [1]
+
+
+async def test_a_listing_that_was_asked_for_earlier_does_not_undo_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with world(A=Part(records=[1])) as it:
+        instance = await it.start(acking=True)
+        discovery = instance.coordinator._discovery
+        go, list_shards = asyncio.Event(), it.stream.list_shards
+
+        async def slow(stream: StreamRef) -> ShardListing:
+            listing = await list_shards(stream)
+            await go.wait()
+            return listing
+
+        monkeypatch.setattr(it.stream, "list_shards", slow)
+        early = asyncio.create_task(discovery.look())
+        await it.clock.advance(0)
+        monkeypatch.setattr(it.stream, "list_shards", list_shards)
+        it.stream.parts["B"] = split_of("A", 2)
+        await discovery.look()
+        rounds = discovery.rounds
+        go.set()
+        await asyncio.wait_for(early, 5)
+        assert set(discovery.shards) == {"A", "B"}
+        assert discovery.rounds == rounds

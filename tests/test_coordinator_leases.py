@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from ruststream_kinesis import reader as reader_module
-from ruststream_kinesis.leases import SHARD_END, LeaseKey
+from ruststream_kinesis.leases import SHARD_END
 from tests.support.coordinating import Part, denied, split_of, world
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 async def test_a_shard_taken_by_another_is_not_read_or_settled_any_more():
     async with world(A=Part(records=[1, 2]), B=Part(records=[10])) as it:
         instance = await it.start()
-        row = it.store._rows[LeaseKey("orders", "A")]
-        row.owner, row.renewed = "somebody#1", it.clock.monotonic()
-        row.duration = 1e9
+        await it.store.steal("A")
         # Found by the next checkpoint write, before any renewal.
         instance.ack("A", 1)
         await it.clock.advance(0.1)
@@ -28,6 +28,8 @@ async def test_a_shard_taken_by_another_is_not_read_or_settled_any_more():
         assert instance.numbers("A") == [1, 2]
         assert instance.numbers("B") == [10, 11]
         assert await it.store.checkpoint_of("A") is None
+        row = await it.store.of("A")
+        assert row is not None
         assert row.owner == "somebody#1"
 
 
@@ -37,11 +39,11 @@ async def test_what_is_queued_of_a_lost_shard_makes_room_at_once_however_slow_th
         assert instance.worker is not None
         await instance.supervisor.cancel([instance.worker])
         it.stream.parts["A"].records += [2, 3]
-        it.store.leases_hang = True
+        it.store.faults.leases_hang = True
         # The loop hangs in its pass now; nothing but the lost write itself can free the slots.
         await it.clock.advance(4)
         assert instance.channel.queued == 2
-        it.store._rows[LeaseKey("orders", "A")].owner = "somebody#1"
+        await it.store.steal("A")
         instance.ack("A", 1)
         await it.clock.advance(0)
         assert instance.channel.queued == 0
@@ -50,8 +52,7 @@ async def test_what_is_queued_of_a_lost_shard_makes_room_at_once_however_slow_th
 async def test_a_lease_found_lost_by_its_renewal_ends_the_shard_too():
     async with world(A=Part(records=[1])) as it:
         instance = await it.start()
-        row = it.store._rows[LeaseKey("orders", "A")]
-        row.owner, row.duration, row.renewed = "somebody#1", 1e9, 0.0
+        await it.store.steal("A")
         await it.clock.advance(4)
         it.stream.parts["A"].records.append(2)
         await it.clock.advance(10)
@@ -62,12 +63,12 @@ async def test_a_lease_found_lost_by_its_renewal_ends_the_shard_too():
 async def test_a_release_that_fails_is_made_up_for_with_the_final_checkpoint():
     async with world(A=Part(records=[1, 2])) as it:
         instance = await it.start()
-        it.store.fails["checkpoint"] = 100
-        it.store.fails["release"] = 2
+        it.store.faults.fails["checkpoint"] = 100
+        it.store.faults.fails["release"] = 2
         instance.ack("A", 1)
         it.stream.parts["A"].fails = denied
         await it.clock.advance(1.5)
-        assert it.store.fails["release"] == 1
+        assert it.store.faults.fails["release"] == 1
         assert await it.store.checkpoint_of("A") is None
         await it.clock.advance(10)
         assert await it.store.checkpoint_of("A") == "1"
@@ -76,9 +77,9 @@ async def test_a_release_that_fails_is_made_up_for_with_the_final_checkpoint():
 async def test_a_stop_at_any_moment_of_a_release_leaves_every_lease_free_and_its_checkpoint():
     for turns in range(40):
         async with world(A=Part(records=[1, 2]), B=Part(records=[10], closed=True)) as it:
-            it.store.turns = 10
+            it.store.faults.turns = 10
             instance = await it.start()
-            it.store.fails["checkpoint"] = 1000
+            it.store.faults.fails["checkpoint"] = 1000
             instance.ack("A", 1)
             instance.ack("B", 10)
             it.stream.parts["A"].fails = denied

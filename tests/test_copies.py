@@ -15,7 +15,7 @@ from ruststream_kinesis.errors import AccessDenied, RequestError
 from ruststream_kinesis.leases import LeaseKey
 from ruststream_kinesis.retry import Copy, RetryPolicy
 from tests.support.copying import DEAD, Script, enveloped, run_of
-from tests.support.stores import SpyStore
+from tests.support.stores import spy_store
 from tests.support.world import World, running
 
 MIB = 1024 * 1024
@@ -233,7 +233,7 @@ async def test_a_handler_that_finishes_after_its_shard_was_lost_puts_and_settles
     world.stream("orders")
     world.stream("dead")
     world.put("orders", 1)
-    store = SpyStore(clock=world.clock)
+    store = spy_store(world.clock)
     app, started, gate = world.app(store=store), asyncio.Event(), asyncio.Event()
 
     @app.subscriber("orders", start_at=KinesisPosition.horizon(), **options)

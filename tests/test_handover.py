@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import pytest
+
 from ruststream_kinesis import KinesisPosition
 from tests.support.coordinating import Instance, Part, World, world
 
@@ -21,6 +23,9 @@ def counts(it: World) -> list[int]:
 
 def parts(count: int) -> dict[str, Part]:
     return {f"S{n}": Part(records=[10 * n + 1]) for n in range(count)}
+
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 async def test_case_l6_eight_shards_from_one_to_four_instances_end_at_two_each_and_rest():

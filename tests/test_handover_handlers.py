@@ -15,6 +15,9 @@ HORIZON = KinesisPosition.horizon()
 PASS = 3.0
 
 
+pytestmark = pytest.mark.usefixtures("lease_store")
+
+
 def held(app: RustStream) -> int:
     return len(app.state().subscriptions[0].shards)
 

@@ -105,7 +105,7 @@ async def test_reading_nothing_for_want_of_renewals_is_one_error_and_its_end_one
 ):
     async with world(S0=Part(), S1=Part(), S2=Part()) as it:
         await it.start(acking=True)
-        it.store.fails.update(renew=1000, release=1000, acquire=1000)
+        it.store.faults.fails.update(renew=1000, release=1000, acquire=1000)
         for _ in range(40):
             await it.clock.advance(PASS)
 
@@ -115,7 +115,7 @@ async def test_reading_nothing_for_want_of_renewals_is_one_error_and_its_end_one
         assert 1 <= len(lines(caplog, "cannot release a lease")) <= 3
         assert lines(caplog, "read again") == []
 
-        it.store.fails.clear()
+        it.store.faults.fails.clear()
         await it.clock.advance(5 * PASS)
         (again,) = lines(caplog, "read again")
         assert "orders" in again
@@ -135,7 +135,7 @@ async def test_one_lease_that_is_anothers_is_not_nothing(caplog: pytest.LogCaptu
 async def test_a_stop_without_a_start_tells_nobody(caplog: pytest.LogCaptureFixture):
     async with world(S0=Part()) as it:
         instance = Instance(it.stream, it.store)
-        it.store.fails.update(leave=5)
+        it.store.faults.fails.update(leave=5)
         await instance.stop()
 
         assert caplog.messages == []

@@ -19,11 +19,14 @@ from ruststream_kinesis import (
 from ruststream_kinesis.errors import (
     RequestError,
 )
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import SpyStore, Write, spy_store
 from tests.support.world import Call, World, outcome_of, running, serve, until
 
 HORIZON = KinesisPosition.horizon()
 SHARD = "shardId-000000000000"
+
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ class TestReplies:
 
     async def test_a_crash_between_reply_and_settling_brings_the_record_again(self, world: World):
         world.put("orders", 1)
-        world.store = SpyStore(clock=world.clock)
+        world.store = spy_store(world.clock)
 
         async def crash(write: Write) -> None:
             if write.kind in ("checkpoint", "release"):
@@ -124,10 +127,7 @@ class TestReplies:
         crashed = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
         assert task in crashed
         world.store.before = None
-        await world.store.steal(LeaseKey("orders", SHARD), world.clock)
-        world.store._rows.clear()
-        # And nobody counts on it: its tasks stand still here, they are not gone.
-        world.store._beats.clear()
+        world.store = spy_store(world.clock)
         again: list[int] = []
 
         async def handle_again(value: int) -> None:
@@ -237,7 +237,7 @@ class TestALostShard:
     async def test_queued_deliveries_do_not_start_and_nothing_more_is_written(self, world: World):
         """Case L4 at the handlers: fenced by the answer to a checkpoint."""
         world.put("orders", *range(1, 51))
-        world.store = store = SpyStore(clock=world.clock)
+        world.store = store = spy_store(world.clock)
         begun: list[int] = []
         gate = asyncio.Event()
         app = world.app()
@@ -253,7 +253,7 @@ class TestALostShard:
         async with running(app):
             await until(lambda: begun == [1, 2])
             thief = await store.steal(LeaseKey("orders", SHARD), world.clock)
-            await SpyStore.checkpoint(store, thief, "thief", number=1)
+            await SpyStore.checkpoint(store, thief, "99", number=1)
             await messages[1].ack()  # moves the watermark: the write is refused
             await world.clock.advance(1)
             gate.set()
@@ -263,12 +263,12 @@ class TestALostShard:
             await world.clock.advance(5)
 
         assert begun == [1, 2], "of 48 queued none started"
-        assert await world.checkpoint() == "thief"
+        assert await world.checkpoint() == "99"
         assert await world.owner() == thief.owner
 
     async def test_a_handler_that_finishes_after_it_publishes_no_reply(self, world: World):
         world.put("orders", 1)
-        world.store = store = SpyStore(clock=world.clock)
+        world.store = store = spy_store(world.clock)
         begun, gate = asyncio.Event(), asyncio.Event()
         app = world.app()
 
@@ -292,7 +292,7 @@ class TestALostShard:
 
     async def test_a_second_shard_goes_on(self, world: World):
         world.stream("orders", 2)
-        world.store = store = SpyStore(clock=world.clock)
+        world.store = store = spy_store(world.clock)
         seen: list[int] = []
         app = world.app()
 

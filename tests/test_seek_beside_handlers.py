@@ -21,6 +21,9 @@ SHARDS = ("shardId-000000000000", "shardId-000000000001")
 Work = Callable[[int, Seeker], Awaitable[None]]
 
 
+pytestmark = pytest.mark.usefixtures("lease_store")
+
+
 class Split(FakeTransport):
     """One shard that is closed, and its child."""
 

@@ -28,6 +28,7 @@ LATEST = KinesisPosition.latest()
 TIMESTAMP = KinesisPosition.timestamp(5.0)
 PAST = pytest.mark.parametrize("position", [HORIZON, TIMESTAMP])
 ALL = pytest.mark.parametrize("position", [HORIZON, TIMESTAMP, LATEST])
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 class Gate:
@@ -156,7 +157,7 @@ async def test_a_release_that_never_comes_ends_the_seek_and_nothing_moves():
     async with world(**family()) as it:
         instance = await it.start(acking=True)
         await it.clock.advance(5)
-        it.store.fails["release"] = 1000
+        it.store.faults.fails["release"] = 1000
         instance.let_go("A")
         instance.received.clear()
         seek = seeking(instance, HORIZON)
@@ -165,7 +166,7 @@ async def test_a_release_that_never_comes_ends_the_seek_and_nothing_moves():
             await asyncio.wait_for(seek, 5)
         assert (caught.value.stream, caught.value.shard_id) == ("orders", "A")
         assert instance.received == []
-        it.store.fails.clear()
+        it.store.faults.fails.clear()
         await it.clock.advance(5)
         # Taken again, from its checkpoint: the lease loop is free.
         assert set(instance.coordinator.holdings) == {"A", "B"}
@@ -220,7 +221,7 @@ async def test_a_shard_that_was_given_up_before_its_first_ack_moves():
         await instance.kill()
         await it.clock.advance(11)
         second = await it.start(None)
-        await it.clock.advance(5)
+        await it.clock.advance(30)
         assert second.numbers("A") == [1, 2, 3]
 
 
@@ -249,7 +250,7 @@ async def test_a_lease_that_ran_out_and_that_nobody_took_moves():
         coordinator.held.lost(
             coordinator.holdings["A"].shard, "it ran out unrenewed: made by a test"
         )
-        it.store.fails["acquire"] = 1
+        it.store.faults.fails["acquire"] = 1
         await it.clock.advance(0)
         assert set(coordinator.holdings) == {"B"}
         instance.received.clear()
@@ -277,7 +278,7 @@ async def test_a_lease_that_runs_out_before_its_rewind_is_stored_keeps_it():
     async with world(A=Part(records=[1, 2, 3])) as it:
         instance = await it.start(acking=True)
         await it.clock.advance(5)
-        it.store.fails.update(checkpoint=1000, release=1000)
+        it.store.faults.fails.update(checkpoint=1000, release=1000)
         instance.acking = False
         seek = seeking(instance, HORIZON)
         await it.clock.advance(1)
@@ -288,7 +289,7 @@ async def test_a_lease_that_runs_out_before_its_rewind_is_stored_keeps_it():
         await it.clock.advance(1)
         # It says that the position is stored, so it may not return before.
         assert not seek.done()
-        it.store.fails.clear()
+        it.store.faults.fails.clear()
         await it.clock.advance(10)
         await asyncio.wait_for(seek, 5)
         found = await it.store.of("A")
@@ -511,6 +512,7 @@ async def test_a_shard_that_the_first_pass_is_about_to_take_moves(
         assert second.numbers("B") == [10]
 
 
+@pytest.mark.parametrize("lease_store", ["memory"], indirect=True)
 async def test_what_the_first_pass_takes_while_all_are_moved_moves(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -617,7 +619,7 @@ async def test_a_seek_whose_position_is_not_stored_at_the_stop_either_says_so():
     async with world(A=Part(records=[1, 2, 3])) as it:
         instance = await it.start(acking=True)
         await it.clock.advance(5)
-        it.store.fails.update(checkpoint=1000, release=1000)
+        it.store.faults.fails.update(checkpoint=1000, release=1000)
         seek = seeking(instance, HORIZON)
         await it.clock.advance(1)
         assert not seek.done()

@@ -11,10 +11,13 @@ import pytest
 from ruststream_kinesis import KinesisPosition, LeaseState, retry
 from ruststream_kinesis.errors import KinesisError
 from tests.support.seeking import HORIZON, LATEST, at, killed, moments, noting, row, turns, world
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import MemorySpyStore, Write
 from tests.support.world import World, running, until
 
 # -- what is stored --------------------------------------------------------------------------------
+
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 @pytest.mark.parametrize("position", [HORIZON, at(1), KinesisPosition.timestamp(0.0)])
@@ -83,7 +86,7 @@ async def test_a_write_on_its_way_is_awaited_and_the_rewind_is_written_after_it(
         await until(lambda: seen == [1, 2, 1, 2])
 
 
-class _Unsure(SpyStore):
+class _Unsure(MemorySpyStore):
     """A store that stores checkpoints and then does not say so, while it is asked to."""
 
     silent = False
@@ -94,6 +97,7 @@ class _Unsure(SpyStore):
             raise ConnectionError("the answer was lost")
 
 
+@pytest.mark.parametrize("lease_store", ["memory"], indirect=True)
 async def test_a_rewind_to_the_same_place_undoes_a_write_whose_answer_was_lost():
     it, seen = World(), list[int]()
     it.store = store = _Unsure(clock=it.clock)

@@ -29,6 +29,9 @@ from tests.support.world import Call, World, running, until
 SHARD = "shardId-000000000000"
 
 
+pytestmark = pytest.mark.usefixtures("lease_store")
+
+
 def failing(it: World, operation: str, *errors: Exception) -> list[Exception]:
     """Answer the next calls of one operation with errors."""
     left = list(errors)

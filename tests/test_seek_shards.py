@@ -35,6 +35,9 @@ async def seek(it: World, position: KinesisPosition, instance: int = 0) -> None:
     await asyncio.wait_for(seeking, 5)
 
 
+pytestmark = pytest.mark.usefixtures("lease_store")
+
+
 async def test_a_replay_reads_finished_parents_that_are_listed_before_their_children():
     async with world(**family()) as it:
         instance = await it.start(acking=True)

@@ -23,10 +23,13 @@ from ruststream_kinesis.errors import (
     StreamNotFound,
 )
 from tests.support.scripted import ScriptedKinesis
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import Write, spy_store
 from tests.support.world import PATIENCE, Call, World, running, until
 
 HORIZON = KinesisPosition.horizon()
+
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 @pytest.fixture
@@ -101,6 +104,7 @@ class TestStart:
 
         assert left_over() == set()
 
+    @pytest.mark.parametrize("lease_store", ["memory"], indirect=True)
     async def test_a_record_published_after_the_start_is_read_although_it_opens_at_the_tip(
         self, world: World
     ):
@@ -216,7 +220,7 @@ class TestCancelledStart:
     async def cancel_after(self, turns: int) -> bool:
         """Cancel the start after so many turns of the loop; False when it had completed."""
         world = World()
-        world.store = SpyStore(clock=world.clock)
+        world.store = spy_store(world.clock)
         world.store.before = one_turn
         world.stream("orders", 2)
         world.stream("bills")

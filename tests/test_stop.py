@@ -22,8 +22,10 @@ from tests.support.stopping import (
     running_task,
     world_of_orders,  # noqa: F401 - a fixture
 )
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import Write, spy_store
 from tests.support.world import PATIENCE, Call, World, running, until
+
+pytestmark = pytest.mark.usefixtures("lease_store")
 
 
 async def run(app: RustStream, **options: Any) -> None:
@@ -260,7 +262,7 @@ class TestStepsOfTheStop:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(service, "_STEP_TIMEOUT", 0.01)
-        world.store = SpyStore(clock=world.clock)
+        world.store = spy_store(world.clock)
         app = world.app()
         app.subscriber("orders")(nothing)
 

@@ -2,6 +2,9 @@
 
 A round of its own and not a part of the lease loop: a listing that is throttled, or hangs, must not
 keep leases from being renewed.
+
+Invariant: of several looks at once, as when somebody seeks, the answer to an earlier one never takes
+the place of the answer to a later one, however they come in.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class Discovery:
         self.shards: dict[str, ShardInfo] = {}
         self.rounds = 0
         """Listings so far."""
+        self._looks = self._shown = 0
+        """Looks that were begun, and which of them `shards` is from."""
         self._asked = asyncio.Event()
         self._backoff = Backoff(first=1.0, cap=DISCOVERY_INTERVAL)
         self._log = MinuteLog(connection.clock)
@@ -67,9 +72,12 @@ class Discovery:
         Returns:
             The service's time when it listed them.
         """
+        self._looks += 1
+        asked = self._looks
         listing = await self._connection.transport.list_shards(self._stream.ref)
-        self.shards = {shard.shard_id: shard for shard in listing.shards}
-        self.rounds += 1
+        if asked > self._shown:
+            self.shards = {shard.shard_id: shard for shard in listing.shards}
+            self.rounds, self._shown = self.rounds + 1, asked
         return listing.service_time
 
     async def run(self) -> None:

@@ -21,7 +21,7 @@ from ruststream_kinesis._core import decode_envelope
 from ruststream_kinesis.errors import AccessDenied, RequestError
 from ruststream_kinesis.leases import SHARD_END, LeaseKey
 from ruststream_kinesis.testing import ManualClock
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import Write, spy_store
 from tests.support.world import Call, World, running
 
 CAP = 3
@@ -39,7 +39,7 @@ class SettlementMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.clock = ManualClock()
-        self.store = SpyStore(clock=self.clock)
+        self.store = spy_store(self.clock)
         self.world = World(clock=self.clock, store=self.store)
         self.world.stream("orders", 2)
         self.world.stream("dead", 1)

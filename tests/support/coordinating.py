@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis import KinesisPosition, KinesisStream, MemoryLeaseStore
 from ruststream_kinesis.channel import Channel
@@ -21,13 +21,17 @@ from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.errors import AccessDenied, RequestError
 from ruststream_kinesis.leases import LeaseKey, LeaseState
+from ruststream_kinesis.leases.rows import acquired
+from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.retry import RetryPolicy
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.testing import ManualClock
 from ruststream_kinesis.transport import ShardInfo, ShardListing, StreamInfo
+from tests.support import stores
 from tests.support.scripted import record
+from tests.support.tables import MemoryTable
 
 HORIZON = KinesisPosition.horizon()
 INFO = StreamInfo("orders", "ACTIVE", created=1000.0)
@@ -135,39 +139,52 @@ class Stream:
         """Do nothing."""
 
 
-class Store(MemoryLeaseStore):
-    """A store that notes the checkpoints it was given, and fails on demand."""
+@dataclass
+class Faults:
+    """What a store notes, and how it fails."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock=clock)
-        self.written: list[tuple[str, str]] = []
-        """(shard, checkpoint) of each checkpoint write."""
-        self.fails: Counter[str] = Counter()
-        """How many of the next calls of a method raise."""
-        self.turns = 0
-        """Turns of the loop that each release takes."""
-        self.leases_hang = False
+    written: list[tuple[str, str]] = field(default_factory=list)
+    """(shard, checkpoint) of each checkpoint write."""
+    fails: Counter[str] = field(default_factory=Counter)
+    """How many of the next calls of a method raise."""
+    turns: int = 0
+    """Turns of the loop that each release takes."""
+    leases_hang: bool = False
 
-    def _maybe_fail(self, method: str) -> None:
+    def maybe_fail(self, method: str) -> None:
+        """Raise, if that was asked for."""
         if self.fails[method]:
             self.fails[method] -= 1
             raise ConnectionError(f"{method}: made by a test")
+
+
+if TYPE_CHECKING:
+    # What it stands before; both kinds of store have the methods that it calls.
+    _Base = MemoryLeaseStore
+else:
+    _Base = object
+
+
+class _Faulty(_Base):
+    """A store that notes the checkpoints it was given, and fails on demand."""
+
+    faults: Faults
 
     async def acquire(
         self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
     ) -> LeaseState | None:
         """Acquire, or fail."""
-        self._maybe_fail("acquire")
+        self.faults.maybe_fail("acquire")
         return await super().acquire(key, owner_id, duration=duration, member=member)
 
     async def renew(self, held: LeaseState) -> None:
         """Renew, or fail."""
-        self._maybe_fail("renew")
+        self.faults.maybe_fail("renew")
         await super().renew(held)
 
     async def leave(self, nonce: str) -> None:
         """Leave, or fail."""
-        self._maybe_fail("leave")
+        self.faults.maybe_fail("leave")
         await super().leave(nonce)
 
     async def checkpoint(
@@ -179,10 +196,10 @@ class Store(MemoryLeaseStore):
         resume_from: KinesisPosition | None = None,
     ) -> None:
         """Note it, then store it."""
-        self._maybe_fail("checkpoint")
+        self.faults.maybe_fail("checkpoint")
         await super().checkpoint(held, checkpoint, number=number, resume_from=resume_from)
         if checkpoint is not None:
-            self.written.append((held.key.shard_id, checkpoint))
+            self.faults.written.append((held.key.shard_id, checkpoint))
 
     async def release(
         self,
@@ -194,9 +211,9 @@ class Store(MemoryLeaseStore):
         successor: str | None = None,
     ) -> None:
         """Take its turns, then release."""
-        for _ in range(self.turns):
+        for _ in range(self.faults.turns):
             await asyncio.sleep(0)
-        self._maybe_fail("release")
+        self.faults.maybe_fail("release")
         await super().release(
             held,
             checkpoint=checkpoint,
@@ -207,7 +224,7 @@ class Store(MemoryLeaseStore):
 
     async def leases(self, stream: str, group: str | None = None) -> list[LeaseState]:
         """List the rows, or hang."""
-        if self.leases_hang:
+        if self.faults.leases_hang:
             await asyncio.Event().wait()
         return await super().leases(stream, group)
 
@@ -221,11 +238,49 @@ class Store(MemoryLeaseStore):
         return None if row is None else row.checkpoint
 
 
+class Store(_Faulty, MemoryLeaseStore):
+    """Leases in the memory of the one process that there is."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.faults = Faults()
+
+    def another(self) -> Store:
+        """Return the store of another instance."""
+        return self
+
+    async def steal(self, shard_id: str) -> None:
+        """Take a held shard as if its lease had run out, for good."""
+        row = self._rows[LeaseKey("orders", shard_id)]
+        row.owner, row.renewed, row.duration = "somebody#1", 0.0, 1e9
+
+
+class TableStore(_Faulty, TableLeaseStore):
+    """Leases in a table: each instance has its own store, and they know of each other by the rows."""
+
+    def __init__(self, clock: ManualClock, table: MemoryTable, faults: Faults) -> None:
+        TableLeaseStore.__init__(self, table, clock=clock)
+        self._made_of = clock, table, faults
+        self.faults = faults
+
+    def another(self) -> TableStore:
+        """Return the store of another instance."""
+        return TableStore(*self._made_of)
+
+    async def steal(self, shard_id: str) -> None:
+        """Take a held shard as if its lease had run out."""
+        key = LeaseKey("orders", shard_id).row
+        await self._made_of[1].update(key, acquired("somebody#1", 1e3, 0.0), [])
+
+    def renewer(self) -> None:
+        """Return none: another thread would not follow the clock of a test."""
+
+
 class Instance:
     """A service without handlers: what comes out of the channel is open until the test acks it."""
 
     def __init__(
-        self, stream: Stream, store: Store, start_at: KinesisPosition | None = HORIZON
+        self, stream: Stream, store: Store | TableStore, start_at: KinesisPosition | None = HORIZON
     ) -> None:
         self.clock = stream.clock
         self.failures: list[BaseException] = []
@@ -307,14 +362,20 @@ class World:
     def __init__(self, **parts: Part) -> None:
         self.clock = ManualClock()
         self.stream = Stream(self.clock, **parts)
-        self.store = Store(self.clock)
+        self.store: Store | TableStore
+        if stores.KINDS[-1] == "memory":
+            self.store = Store(self.clock)
+        else:
+            self.store = TableStore(self.clock, MemoryTable(), Faults())
+        """That of the first instance."""
         self.instances: list[Instance] = []
 
     async def start(
         self, start_at: KinesisPosition | None = HORIZON, *, acking: bool = False
     ) -> Instance:
         """Start another instance."""
-        instance = Instance(self.stream, self.store, start_at)
+        store = self.store.another() if self.instances else self.store
+        instance = Instance(self.stream, store, start_at)
         instance.acking = acking
         self.instances.append(instance)
         opening = asyncio.create_task(instance.start())

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ruststream_kinesis import KinesisPosition, LeaseKey, RustStream
-from tests.support.stores import SpyStore, Write
+from tests.support.stores import Write, spy_store
 from tests.support.world import World, running
 
 __all__ = ["HORIZON", "LATEST", "at", "killed", "moments", "noting", "row", "turns", "world"]
@@ -23,7 +23,7 @@ def at(number: object, shard: int = 0) -> KinesisPosition:
 
 def world(shards: int = 1) -> World:
     made = World()
-    made.store = SpyStore(clock=made.clock)
+    made.store = spy_store(made.clock)
     made.stream(shards=shards)
     return made
 

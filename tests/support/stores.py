@@ -1,14 +1,21 @@
-"""A lease store that a test can slow down, break and listen to."""
+"""Lease stores for tests: those that can be slowed down, broken and listened to, of either kind."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ruststream_kinesis import KinesisPosition, LeaseKey, LeaseState, MemoryLeaseStore
 from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.leases.rows import acquired
+from ruststream_kinesis.leases.tabled import TableLeaseStore
+from tests.support.tables import MemoryTable
 
-__all__ = ["SpyStore", "Write"]
+__all__ = ["KINDS", "MemorySpyStore", "SpyStore", "TableSpyStore", "Write", "spy_store"]
+
+KINDS = ["memory"]
+"""The last of these is the kind of store that worlds have: `memory`, or rows of a `table`."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +30,18 @@ class Write:
     resume_from: KinesisPosition | None = None
 
 
-class SpyStore(MemoryLeaseStore):
-    """Leases in memory, with every write recorded before and after it takes effect."""
+if TYPE_CHECKING:
+    # What it stands before; both kinds of store have the methods that it calls.
+    _Base = MemoryLeaseStore
+else:
+    _Base = object
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        super().__init__(clock=clock)
+
+class SpyStore(_Base):
+    """Leases with every write recorded before and after it takes effect."""
+
+    def listen(self) -> None:
+        """Begin to record."""
         self.asked: list[Write] = []
         """Writes that were asked for, in order."""
         self.done: list[Write] = []
@@ -86,14 +100,50 @@ class SpyStore(MemoryLeaseStore):
 
     async def steal(self, key: LeaseKey, clock: Clock, owner_id: str = "thief") -> LeaseState:
         """Take a held shard as if its lease had run out."""
-        row = self._rows[key]
-        row.renewed = clock.monotonic() - row.duration
-        lease = await self.acquire(key, owner_id, duration=row.duration)
-        assert lease is not None
-        return lease
+        raise NotImplementedError
 
     async def _ask(self, write: Write) -> Write:
         self.asked.append(write)
         if self.before is not None:
             await self.before(write)
         return write
+
+
+class MemorySpyStore(SpyStore, MemoryLeaseStore):
+    """Leases in memory."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock)
+        self.listen()
+
+    async def steal(self, key: LeaseKey, clock: Clock, owner_id: str = "thief") -> LeaseState:
+        """Take a held shard as if its lease had run out."""
+        row = self._rows[key]
+        row.renewed = clock.monotonic() - row.duration
+        lease = await self.acquire(key, owner_id, duration=row.duration)
+        assert lease is not None
+        return lease
+
+
+class TableSpyStore(SpyStore, TableLeaseStore):
+    """Leases in rows of a table."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self.table = MemoryTable()
+        TableLeaseStore.__init__(self, self.table, clock=clock)
+        self.listen()
+
+    async def steal(self, key: LeaseKey, clock: Clock, owner_id: str = "thief") -> LeaseState:
+        """Take a held shard as if its lease had run out."""
+        await self.table.update(key.row, acquired(f"{owner_id}#1", 10.0, clock.time()), [])
+        lease = await self.read(key)
+        assert lease is not None
+        return lease
+
+    def renewer(self) -> None:
+        """Return none: another thread would not follow the clock of a test."""
+
+
+def spy_store(clock: Clock | None = None) -> MemorySpyStore | TableSpyStore:
+    """Return a store of the kind that is tested."""
+    return (MemorySpyStore if KINDS[-1] == "memory" else TableSpyStore)(clock=clock)

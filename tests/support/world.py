@@ -18,7 +18,6 @@ from ruststream_kinesis import (
     KinesisBroker,
     KinesisMessage,
     KinesisPosition,
-    MemoryLeaseStore,
     RustStream,
 )
 from ruststream_kinesis.clock import Clock
@@ -28,6 +27,7 @@ from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock
 from ruststream_kinesis.transport import PutEntry, PutResult, ShardInfo, ShardListing, StreamInfo
+from tests.support.stores import spy_store
 
 __all__ = ["Call", "FakeTransport", "Stored", "World", "outcome_of", "running", "serve", "until"]
 
@@ -83,7 +83,7 @@ class World:
 
     def __post_init__(self) -> None:
         if self.store is None:
-            self.store = MemoryLeaseStore(clock=self.clock)
+            self.store = spy_store(self.clock)
 
     def stream(self, name: str = "orders", shards: int = 1) -> str:
         """Create a stream and return its name."""
