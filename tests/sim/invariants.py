@@ -1,54 +1,44 @@
 """What must hold at every step, whatever the schedule: checked when something happens.
 
 * At most one owner: a delivery starts only under the shard's latest acquisition. A lease is taken
-  over only after nobody renewed it for its period.
-* Only the owner of a row changes its checkpoint, and a checkpoint never goes back.
+  over only after nobody renewed it for its period. Nobody has more shards than its `max_shards`.
+* Only the owner of a row changes its checkpoint, and a checkpoint never goes back, but to where a
+  seek moved the shard. No row forgets that before something from there on is settled.
 * A checkpoint covers no record that is not done, and none that is open where it is written. A record
-  is done when a handler said so or a copy of it is in the stream.
-* A child's records are handled after its parents are `SHARD_END`.
-* Per key: a record is followed by its successor, or by one that was handled before and is handled
-  again. One process never handles a key twice at once.
+  is done when a handler said so and its reply, where it has one, is in the stream; or when its copy,
+  or its dead letter, is (`outgoing.py`). Each subscription has to do it by itself (`duties.py`).
+* Where a shard opens is where its row says, or where a seek of its new owner went.
+* The order of keys: `tenures.py`, within one shard and owner; `order.py`, over all of them. One
+  process never handles a key twice at once; nor do two, where nothing was wrong for a while.
 * A release in peace covers all that was started.
 * A shard that can be read is read, if somebody healthy is there to do it.
+
+What is not known, and not asked: between a seek to the tip and its return, which of the records of
+the shards that it moves are read (any of them may be passed over); a crash of its instance ends that.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
+from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis.leases import SHARD_END
+from tests.sim.duties import Duties
 from tests.sim.kinesis import Kinesis, Record, Shard
-from tests.sim.loop import Scheduler
+from tests.sim.order import Order
+from tests.sim.outgoing import Outgoing
 from tests.sim.process import Process
+from tests.sim.readers import LEASE, Readers
+from tests.sim.tenures import Acquisition, Delivery, RowView
+from tests.sim.trace import Trace
+from tests.sim.work import Work
 
-__all__ = ["NO_ROW", "Acquisition", "Flags", "Monitor", "RowView"]
+__all__ = ["Flags", "Monitor"]
 
-# A row may be taken when it was not written for this long.
-_LEASE = 10.0
-# Lease, two passes, a listing, and the time to get there.
-_UNREAD = 10.0 + 2 * 3.0 + 10.0 + 4.0
 # A release is in peace if nothing disturbed anybody for so long.
 _PEACE = 15.0
-_TRACE = 300
-
-
-class RowView(NamedTuple):
-    """A lease row, as far as it is watched."""
-
-    owner: str | None
-    counter: int
-    checkpoint: str | None
-    rewound: bool
-    beat: float
-    """Another value after each renewal."""
-
-
-NO_ROW = RowView(None, 0, None, False, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,188 +53,203 @@ class Flags:
     """No shard is unread for long."""
 
 
-@dataclass(slots=True, eq=False)
-class Acquisition:
-    """One time that a process took a shard."""
-
-    token: str
-    process: Process
-    shard: Shard
-    touched: float
-    """When it was last renewed."""
-    released: bool = False
-    started: set[int] = field(default_factory=set)
-    open: dict[int, Record] = field(default_factory=dict)
-    """Started and not done, by sequence number."""
-
-
 class Monitor:
-    """Watches one world.
+    """Watches one subscription.
 
     Args:
-        scheduler: Time, and where a failure is noted.
+        trace: Events and failures.
         kinesis: The stream.
         flags: What is promised.
+        group: The subscription's.
     """
 
-    def __init__(self, scheduler: Scheduler, kinesis: Kinesis, flags: Flags) -> None:
-        self._scheduler = scheduler
+    def __init__(self, trace: Trace, kinesis: Kinesis, flags: Flags, group: str | None) -> None:
+        self._trace = trace
+        self._scheduler = trace.scheduler
         self._kinesis = kinesis
         self.flags = flags
-        self.trace: deque[tuple[float, object, str, tuple[object, ...]]] = deque(maxlen=_TRACE)
-        self.events = 0
-        self.digest = 0
-        self.hashing = False
-        """Whether all events go into `digest`."""
+        self.group = group
+        self.duties = Duties(kinesis)
+        self.order = Order(self.duties, self.finished_shard)
+        self.outgoing = Outgoing(trace, kinesis, self._done, self._passed)
         self.acquisitions: dict[str, Acquisition] = {}
         self.latest: dict[str, Acquisition] = {}
         """By shard."""
         self._mine: dict[tuple[Process, str], Acquisition] = {}
         """The last one of each process."""
-        self._copying: dict[tuple[Process, int], list[tuple[Acquisition, int]]] = {}
-        """Deliveries whose copies are to be published, by value."""
         self.checkpoints: dict[str, str] = {}
-        self.due_from = math.inf
-        """Records that arrived before the stream was first opened are nobody's duty."""
-        self.opener: Process | None = None
-        self.calm_since = 0.0
-        self.healthy_since: float | None = None
-        self.counts: dict[str, int] = {}
-        self._last: dict[str, int] = {}
-        """By key: the turn of the record that was started last."""
-        self._of_key: dict[str, list[Record]] = {}
-        self._last_read: dict[str, float] = {}
-        self._readable_since: dict[str, float] = {}
+        self.resumes: dict[str, str] = {}
+        self._work = Work(trace)
+        self.again = 0
+        """Deliveries of records that somebody was done with."""
+        self._seeking_since: dict[Process, float] = {}
+        self.readers = Readers(trace, self)
 
-    def note(self, who: object, what: str, *details: object) -> None:
-        """Keep for the trace what happened."""
-        self.events += 1
-        self.counts[what] = self.counts.get(what, 0) + 1
-        self.trace.append((self._scheduler.now, who, what, details))
-        if self.hashing:
-            text = f"{self._scheduler.now!r} {who} {what} {details}"
-            # Python's own hash of a text differs from run to run.
-            self.digest = zlib.crc32(text.encode(), self.digest)
+    def __repr__(self) -> str:
+        return "" if self.group is None else self.group
+
+    def _note(self, who: object, what: str, *details: object) -> None:
+        self._trace.note(who, what, *details, *(() if self.group is None else (self.group,)))
 
     def _fail(self, who: object, what: str) -> None:
-        self.note(who, f"FAILED: {what}")
-        self._scheduler.fail(f"{who}: {what}")
+        self._trace.fail(who, f"{what} ({self.group})" if self.group else what)
 
     # -- the stream --------------------------------------------------------------------------------
 
     def put(self, record: Record) -> None:
-        """A producer put a record."""
-        self._of_key.setdefault(record.key, []).append(record)
-        self.note("producer", "put", record.number, record.shard.shard_id, record.key, record.turn)
+        """A record is in the stream."""
+        if record.turn >= 0:
+            self.order.put(record)
+        held = self.latest.get(record.shard.shard_id)
+        if held is not None and held.to_tip and held.process.alive and not held.released:
+            self.duties.skip(record)
 
-    def copied(self, process: Process, copy: Record) -> None:
-        """A copy is in the stream: its original is done."""
-        # Whichever of them this is a copy of, none before it needs to be seen again. It may have been
-        # no handler that asked for it: what came too early is put off by another copy.
-        for record in self._kinesis.of_value[copy.value][:-1]:
-            record.done = True
-        # Nor can be told which delivery asked, where it was delivered again: none is taken for open.
-        for held, number in self._copying.pop((process, copy.value), ()):
-            held.open.pop(number, None)
+    def finished_shard(self, shard: Shard) -> bool:
+        """Whether it was read to its end, and not moved since."""
+        shard_id = shard.shard_id
+        return self.checkpoints.get(shard_id) == SHARD_END and shard_id not in self.resumes
 
-    def opened(self, process: Process) -> None:
-        """An instance says that what is put from now on is read."""
-        self.note(process, "opened")
-        self._due()
-
-    def opening(self, process: Process) -> None:
-        """A process is told that it is the first one: it opens its shards at the tip of then."""
-        self.opener = process
-
-    def _due(self) -> None:
-        """From when on records are somebody's duty: once the first one has opened, or is gone."""
-        first = self.opener
-        if first is None or first.opened_at is not None or not first.alive:
-            self.due_from = min(self.due_from, self._kinesis.time)
-
-    def disturbed(self, seconds: float) -> None:
-        """Something is wrong for so long from now on."""
-        self.calm_since = max(self.calm_since, self._scheduler.now + seconds)
-
-    def read(self, process: Process, shard_id: str) -> None:
-        """A shard is read."""
-        self._last_read[shard_id] = self._scheduler.now
-
-    def excused(self, record: Record) -> bool:
-        """Whether nobody promised to handle it."""
-        return record.arrival < self.due_from
+    def readable(self) -> list[Shard]:
+        """Shards that somebody should read now."""
+        return [
+            shard
+            for shard in self._kinesis.shards.values()
+            if not self.finished_shard(shard) and all(map(self.finished_shard, shard.parents))
+        ]
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def row(self, process: Process, shard_id: str, before: RowView, after: RowView) -> None:
-        """A row was written, or not, by a process."""
+    def row(
+        self,
+        process: Process,
+        shard_id: str,
+        before: RowView,
+        after: RowView,
+        generation: int | None,
+    ) -> None:
+        """A row was written, or not, by a process.
+
+        Args:
+            process: Whose request it was.
+            shard_id: Of which shard.
+            before: What it said.
+            after: What it says.
+            generation: Of the shard when the write was asked for, where it has something to store.
+        """
         if before == after:
             return
         held = self.acquisitions.get(before.owner) if before.owner is not None else None
         if after.owner is not None and after.owner != before.owner:
-            self._taken(process, shard_id, held, after.owner)
+            self._taken(process, shard_id, held, after)
         elif held is None or held.process is not process:
             self._fail(process, f"wrote a row of {shard_id} that {held and held.process} holds")
         elif after.beat != before.beat:
             held.touched = self._scheduler.now
-        if after.checkpoint != before.checkpoint:
-            self._stored(process, held, shard_id, before.checkpoint, after.checkpoint)
+        present = held is not None and generation == held.generation
+        if held is not None and after.resume is not None and generation is not None:
+            self._resumes(process, held, before, after.resume, present=present)
+        elif (
+            after.checkpoint != before.checkpoint
+            or (before.resume and not after.resume)
+            # What was handled again since it was moved may be just what was stored before.
+            or (present and held is not None and held.unstored)
+        ):
+            self._stored(process, held, shard_id, before, after, present=present)
         if after.owner is None and held is not None:
             held.released = True
-            self.note(process, "released", shard_id, after.checkpoint)
-            if process.stopping and self._scheduler.now - self.calm_since > _PEACE:
+            self._note(process, "released", shard_id, after.checkpoint, after.resume or "")
+            if held.unstored not in (None, after.resume):
+                self._fail(process, f"released {shard_id} and forgot where it was moved")
+            if process.stopping and self._trace.calm_for(_PEACE):
                 self._covers(process, held, after.checkpoint)
 
-    def _taken(self, process: Process, shard_id: str, held: Acquisition | None, token: str) -> None:
+    def _taken(
+        self, process: Process, shard_id: str, held: Acquisition | None, row: RowView
+    ) -> None:
         now = self._scheduler.now
         if held is not None and held.process is not process:
             unwritten = now - held.touched
-            self.note(process, "took over", shard_id, str(held.process), round(unwritten, 3))
-            if unwritten < _LEASE:
+            self._note(process, "took over", shard_id, str(held.process), round(unwritten, 3))
+            if unwritten < LEASE:
                 self._fail(
                     process, f"took {shard_id} {unwritten:.3f} s after {held.process} wrote it"
                 )
         else:
-            self.note(process, "took", shard_id)
-        taken = Acquisition(token, process, self._kinesis.shards[shard_id], now)
+            self._note(process, "took", shard_id)
+        token = row.owner
+        assert token is not None
+        taken = Acquisition(token, process, self._kinesis.shards[shard_id], now, row)
         self.acquisitions[token] = self.latest[shard_id] = taken
         self._mine[process, shard_id] = taken
+
+    def _resumes(
+        self,
+        process: Process,
+        held: Acquisition,
+        before: RowView,
+        resume: str,
+        *,
+        present: bool,
+    ) -> None:
+        """A row says from now on where its shard was moved."""
+        shard = held.shard
+        self._note(process, "resumes", shard.shard_id, resume)
+        was_finished = self.finished_shard(shard)
+        self.resumes[shard.shard_id] = resume
+        index = self._kinesis.index(shard.shard_id, KinesisPosition.from_text(resume))
+        if not (held.begins is None and held.generation):
+            # At the tip, what comes between the instant that is stored and the tip is left as it is.
+            self.duties.again(shard, index, held.done)
+        self.duties.skip_before(shard, index)
+        if present:
+            held.unstored = None
+        self.readers.readable(shard)
+        if was_finished:
+            self.order.replays(shard)
+        self.order.moved(shard, index)
 
     def _stored(
         self,
         process: Process,
         held: Acquisition | None,
         shard_id: str,
-        before: str | None,
-        after: str | None,
+        before: RowView,
+        row: RowView,
+        *,
+        present: bool,
     ) -> None:
-        self.note(process, "stored", shard_id, after)
+        after = row.checkpoint
+        self._note(process, "stored", shard_id, after)
         if held is None or held.process is not process:
             self._fail(process, f"stored a checkpoint of {shard_id}, which it does not hold")
             return
-        if after is None or _position(after) < _position(before):
-            self._fail(process, f"the checkpoint of {shard_id} went back from {before} to {after}")
+        moved = before.resume is not None
+        if present and held.unstored:
+            held.unstored, moved = None, True
+            if held.begins is not None:
+                self.duties.again(held.shard, held.begins, held.done)
+        if after is None or (_position(after) < _position(before.checkpoint) and not moved):
+            self._fail(
+                process,
+                f"the checkpoint of {shard_id} went back from {before.checkpoint} to {after}",
+            )
             return
         self.checkpoints[shard_id] = after
+        self.resumes.pop(shard_id, None)
         shard, position = held.shard, _position(after)
-        self._advance(shard)
-        rest = shard.records[shard.done] if shard.done < len(shard.records) else None
+        rest = self.duties.first_open(shard)
         if rest is not None and rest.number <= position:
             self._fail(process, f"{shard_id} is stored as {after}, but {rest.number} is not done")
         if position == math.inf and shard.closed_at is None:
             self._fail(process, f"{shard_id} is open and stored as finished")
         first = min(held.open, default=math.inf)
-        if first <= position and first != math.inf:
+        if first <= position and first != math.inf and present:
             self._fail(process, f"{shard_id} is stored as {after}, but {first} is open there")
         if after == SHARD_END:
+            self.order.finished(self._kinesis.shards)
             for child in shard.children:
-                self._readable(child)
-
-    def _advance(self, shard: Shard) -> None:
-        records, done = shard.records, shard.done
-        while done < len(records) and (records[done].done or self.excused(records[done])):
-            done += 1
-        shard.done = done
+                if all(map(self.finished_shard, child.parents)):
+                    self.readers.readable(child)
 
     def _covers(self, process: Process, held: Acquisition, checkpoint: str | None) -> None:
         first = min(held.open, default=math.inf)
@@ -256,17 +261,81 @@ class Monitor:
                 "it will be handled again",
             )
 
-    # -- deliveries --------------------------------------------------------------------------------
+    # -- what the process does with what it took -----------------------------------------------------
 
-    def held_by(self, process: Process, shard: Shard, token: str | None) -> Acquisition | None:
-        """The acquisition under which a delivery runs; the last of the process if it cannot say."""
-        if token is not None:
-            return self.acquisitions.get(token)
-        return self._mine.get((process, shard.shard_id))
+    def opens(self, token: str | None, position: KinesisPosition, *, after: bool) -> None:
+        """A shard is opened, not moved."""
+        held = self.acquisitions.get(token or "")
+        if held is None:
+            self._fail(token, "opens a shard, but its row is another subscription's")
+            return
+        row, shard_id = held.row, held.shard.shard_id
+        expected = row.resume
+        if expected is None and row.checkpoint is not None:
+            expected = f"sequence:{shard_id}:{row.checkpoint}"
+        if expected is not None and (
+            position.to_text() != expected or after != (row.resume is None)
+        ):
+            self._fail(held.process, f"opens {shard_id} at {position}, and its row says {expected}")
+        held.begins = self._kinesis.index(shard_id, position, after=after)
+
+    def moves(
+        self, token: str | None, position: KinesisPosition, *, to_tip: bool, opening: bool = False
+    ) -> None:
+        """A shard is moved, or opened elsewhere; what was delivered of it before is void."""
+        held = self.acquisitions.get(token or "")
+        if held is None:
+            self._fail(token, "moves a shard, but its row is another subscription's")
+            return
+        shard = held.shard
+        if position.kind in ("horizon", "timestamp") and not to_tip and not opening:
+            self._replays(held.process, shard)
+        self._note(
+            held.process, "moves", shard.shard_id, "the tip" if to_tip else position.to_text()
+        )
+        index = self._kinesis.index(shard.shard_id, position)
+        held.moved(position.to_text(), index, to_tip=to_tip, by_seek=not opening)
+        passed = len(shard.records) if to_tip else index
+        self.duties.skip_before(shard, passed)
+        self.order.moved(shard, passed)
+
+    def _replays(self, process: Process, shard: Shard) -> None:
+        """A shard is replayed: so are those that it goes back to."""
+        since = self._seeking_since.get(process, math.inf)
+        for parent in shard.parents:
+            resumed = self.readers.readable_since(parent)
+            if self.finished_shard(parent) and resumed < since:
+                self._fail(process, f"replays {shard.shard_id} without {parent.shard_id}")
+            self._replays(process, parent)
+
+    def seeks(self, process: Process) -> None:
+        """A process begins to seek, and no other seek of it is under way."""
+        self._seeking_since[process] = self._scheduler.now
+
+    def sought(self, process: Process, *, done: bool) -> None:
+        """The last seek that was on its way in a process has returned; `done`: without an error."""
+        for held in self.latest.values():
+            if held.process is process and not held.released:
+                held.to_tip = False
+                # A stop whose releases fail lets seeks return all the same.
+                due = done and held.by_seek and not process.stopping
+                if due and held.unstored is not None and held.token not in process.told:
+                    self._kept(process, held)
+
+    def _kept(self, process: Process, held: Acquisition) -> None:
+        """A seek has returned whose position was not written: the row has to say so already."""
+        shard_id = held.shard.shard_id
+        if self.resumes.get(shard_id) != held.unstored:
+            self._fail(process, f"a seek returned, and {shard_id} forgets it")
+        elif held.begins is not None:
+            self.duties.again(held.shard, held.begins, held.done)
+        held.unstored = None
+
+    # -- deliveries --------------------------------------------------------------------------------
 
     def started(
         self, process: Process, record: Record, token: str | None, *, alone: bool = True
-    ) -> Acquisition | None:
+    ) -> Delivery | None:
         """A handler is called.
 
         Args:
@@ -276,126 +345,62 @@ class Monitor:
             alone: Its call is for this record only, and no other of its key.
         """
         shard = record.shard
-        held = self.held_by(process, shard, token)
-        self.note(process, "started", record.number, shard.shard_id, record.key, record.turn)
+        shard_id = shard.shard_id
+        if token is None:
+            held = self._mine.get((process, shard_id))
+        else:
+            held = self.acquisitions.get(token)
+        self._note(process, "started", record.number, shard_id, record.key, record.turn)
         if held is None:
-            self._fail(process, f"handles {record.number} of {shard.shard_id}, never taken")
+            self._fail(process, f"handles {record.number} of {shard_id}, never taken")
             return None
         if held.token in process.told:
-            self._fail(process, f"starts {record.number}, and knows that {shard.shard_id} is gone")
-        if self.flags.fencing and (held is not self.latest[shard.shard_id] or held.released):
+            self._fail(process, f"starts {record.number}, and knows that {shard_id} is gone")
+        if self.flags.fencing and (held is not self.latest[shard_id] or held.released):
             self._fail(
                 process,
-                f"starts {record.number} of {shard.shard_id}, which "
-                f"{self.latest[shard.shard_id].process} took meanwhile",
+                f"starts {record.number} of {shard_id}, which "
+                f"{self.latest[shard_id].process} took meanwhile",
             )
-        for parent in shard.parents:
-            if self.checkpoints.get(parent.shard_id) != SHARD_END:
-                self._fail(process, f"starts {record.number}: parent {parent.shard_id} is not done")
-        self._order(process, record)
-        if alone:
-            if record.key in process.running:
-                self._fail(process, f"handles two records of key {record.key} at once")
-            process.running[record.key] = record
-        record.starts += 1
+        for wrong in (self.order.started(record), held.deliver(record)):
+            # Two owners at once are found above; what they do to each other's order is no news.
+            if wrong is not None and self.flags.fencing:
+                self._fail(process, f"{shard_id}, {record.number}: {wrong}")
+        self.again += self.duties.done(record)
+        delivery = Delivery(record, held, held.generation)
+        if alone and (wrong := self._work.begins(delivery, self.order.beside)) is not None:
+            self._fail(process, wrong)
         held.started.add(record.number)
         held.open[record.number] = record
-        return held
+        return delivery
 
-    def _order(self, process: Process, record: Record) -> None:
-        if record.turn < 0:
-            return
-        last = self._last.get(record.key, -1)
-        # Two owners at once are found above; what they do to each other's order is no news.
-        if record.turn > last + 1 and self.flags.fencing:
-            missed = self._of_key[record.key][record.turn - 1]
-            if not self.excused(missed):
-                self._fail(
-                    process,
-                    f"starts turn {record.turn} of key {record.key} after turn {last}",
-                )
-        self._last[record.key] = record.turn
-
-    def finished(
-        self, process: Process, record: Record, held: Acquisition | None, said: str
-    ) -> None:
+    def finished(self, process: Process, deliveries: Iterable[Delivery | None], said: str) -> None:
         """A handler is about to return, or to raise; what it said counts from here on."""
-        process.running.pop(record.key, None)
-        self.note(process, said, record.number)
-        if said in ("ack", "drop"):
-            record.done = True
-            record.acked += 1
-            if held is not None:
-                held.open.pop(record.number, None)
-        elif said == "copy" and held is not None:
-            self._copying.setdefault((process, record.value), []).append((held, record.number))
+        known = [each for each in deliveries if each is not None]
+        for each in known:
+            self._work.ends(each)
+            self._note(process, said, each.record.number)
+            if said in ("ack", "drop", "give up"):
+                self._done(each)
+            elif said in ("copy", "retry"):
+                self.outgoing.asked("copy", each.record.value, [each])
+            elif said == "bury":
+                self.outgoing.asked("dead letter", each.record.number, [each])
+        if said == "reply":
+            self.outgoing.asked("reply", tuple(each.record.number for each in known), known)
 
-    # -- looks from time to time -------------------------------------------------------------------
+    def _done(self, delivery: Delivery) -> None:
+        if not delivery.void:
+            number = delivery.record.number
+            self.duties.finish(delivery.record)
+            delivery.held.done.add(number)
+            delivery.held.open.pop(number, None)
 
-    def _readable(self, shard: Shard) -> None:
-        if all(self.checkpoints.get(p.shard_id) == SHARD_END for p in shard.parents):
-            self._readable_since[shard.shard_id] = self._scheduler.now
-
-    def look(self, processes: Iterable[Process]) -> None:
-        """Whether every shard that could be read is read."""
-        now = self._scheduler.now
-        healthy = any(
-            each.alive
-            and each.opened_at is not None
-            and not each.stopping
-            and each.disturbed_until <= now
-            for each in processes
-        )
-        if not healthy:
-            self.healthy_since = None
-            return
-        if self.healthy_since is None:
-            self.healthy_since = now
-        if self.due_from == math.inf:
-            self._due()
-        if not self.flags.unread:
-            return
-        for shard in self._kinesis.shards.values():
-            since = max(
-                self._last_read.get(shard.shard_id, 0.0),
-                self._readable_since.get(shard.shard_id, 0.0),
-                shard.listed_from,
-                self.calm_since,
-                self.healthy_since,
-            )
-            if (
-                now - since > _UNREAD
-                and self.checkpoints.get(shard.shard_id) != SHARD_END
-                and all(self.checkpoints.get(p.shard_id) == SHARD_END for p in shard.parents)
-                and not (self._held_back(shard))
-            ):
-                self._fail("nobody", f"{shard.shard_id} was not read for {now - since:.1f} s")
-
-    def _held_back(self, shard: Shard) -> bool:
-        """Whether everything of it was read, and only waits to be settled."""
-        held = self.latest.get(shard.shard_id)
-        if held is None or shard.closed_at is None or held.released:
-            return False
-        return bool(held.open)
-
-    def unfinished(self) -> list[Record]:
-        """Records that still have to be handled."""
-        rest: list[Record] = []
-        for shard in self._kinesis.shards.values():
-            self._advance(shard)
-            rest += [
-                each
-                for each in shard.records[shard.done :]
-                if not each.done and not self.excused(each)
-            ]
-        return rest
-
-    def told(self, last: int = 60) -> str:
-        """The last events, a line each."""
-        return "\n".join(
-            f"{when:10.4f} {who!s:>14} {what} {' '.join(map(str, details))}"
-            for when, who, what, details in list(self.trace)[-last:]
-        )
+    def _passed(self, process: Process, record: Record) -> None:
+        self.duties.finish(record)
+        held = self._mine.get((process, record.shard.shard_id))
+        if held is not None:
+            held.done.add(record.number)
 
 
 def _position(checkpoint: str | None) -> float:

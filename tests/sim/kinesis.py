@@ -1,4 +1,4 @@
-"""A stream that is split and merged while it is read, and the transport of one process to it.
+"""A stream that is split and merged while it is read.
 
 Order of a key: a record stands in the one shard that was open for its key when it was put, and a
 child takes records only after its parents have closed.
@@ -9,26 +9,19 @@ from __future__ import annotations
 import base64
 import random
 import zlib
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Any
 
 from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis._core import decode_envelope
-from ruststream_kinesis.errors import NotConnected, RequestError, StreamNotFound
-from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import (
-    PutEntry,
-    PutResult,
-    ShardInfo,
-    ShardListing,
-    StreamInfo,
-    Transport,
-)
+from ruststream_kinesis.errors import RequestError
+from ruststream_kinesis.message import RETRY_COUNT_HEADER
+from ruststream_kinesis.retry import NOT_BEFORE_HEADER
+from ruststream_kinesis.transport import ShardInfo, ShardListing
 from tests.sim.loop import Scheduler
 from tests.sim.network import Link
 
-__all__ = ["STREAM", "Kinesis", "Record", "Shard", "SimTransport"]
+__all__ = ["STREAM", "Kinesis", "Record", "Shard"]
 
 STREAM = "orders"
 # Enough to split a shard four times.
@@ -51,11 +44,12 @@ class Record:
     """The how manyeth of its key it is; -1 for a copy, which has no place among them."""
     arrival: float
     json: bytes
-    done: bool = False
-    """Nothing is lost if nobody ever sees it again."""
-    acked: int = 0
-    """How often a handler said so."""
-    starts: int = 0
+    index: int
+    """Its place in the shard."""
+    attempt: int = 1
+    """The how manyeth delivery it is."""
+    early: bool = False
+    """A copy that was put before its time: it may be put off without a handler."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,9 +63,9 @@ class Shard:
     listed_from: float
     records: list[Record] = field(default_factory=list)
     children: list[Shard] = field(default_factory=list)
+    lines: dict[str, list[Record]] = field(default_factory=dict)
+    """The same, by key."""
     closed_at: float | None = None
-    done: int = 0
-    """So many records, from the first on, are done."""
 
 
 class Kinesis:
@@ -86,7 +80,7 @@ class Kinesis:
     def __init__(self, scheduler: Scheduler, rng: random.Random, shards: int) -> None:
         self.scheduler = scheduler
         self.rng = rng
-        self.link = Link(scheduler, rng, self._refused, patience=20.0)
+        self.link = Link(scheduler, rng, lambda _: self.refused(), patience=20.0)
         self.shards: dict[str, Shard] = {}
         self.records: dict[int, Record] = {}
         self.values: list[Record] = []
@@ -101,7 +95,8 @@ class Kinesis:
         for number in range(shards):
             self._add((), number * _KEYS // shards, (number + 1) * _KEYS // shards, 0.0)
 
-    def _refused(self, lost: bool) -> Exception:
+    def refused(self) -> RequestError:
+        """Return one of the errors that pass."""
         code, status = self.rng.choice(
             [
                 ("ProvisionedThroughputExceededException", 400),
@@ -145,8 +140,21 @@ class Kinesis:
             f'{{"SequenceNumber":"{number}","Data":"{blob}","PartitionKey":"{key}",'
             f'"ApproximateArrivalTimestamp":{arrival:.3f}}}'
         )
-        record = Record(number, shard, key, value, turn, arrival, text.encode())
+        headers = decode_envelope(data)[0] if data else {}
+        record = Record(
+            number,
+            shard,
+            key,
+            value,
+            turn,
+            arrival,
+            text.encode(),
+            len(shard.records),
+            1 + int(headers.get(RETRY_COUNT_HEADER, "0")),
+            NOT_BEFORE_HEADER in headers,
+        )
         shard.records.append(record)
+        shard.lines.setdefault(key, []).append(record)
         self.records[number] = record
         if turn >= 0:
             self.values.append(record)
@@ -182,19 +190,24 @@ class Kinesis:
         )
         return ShardListing(listed, float(int(self.time)))
 
-    def iterator(self, shard_id: str, position: KinesisPosition, after: bool) -> str:
-        """Return an iterator: shard, index, and when it was made."""
+    def index(self, shard_id: str, position: KinesisPosition, *, after: bool = False) -> int:
+        """Return where a position is in a shard: the index of the first record from there on."""
         records = self.shards[shard_id].records
         match position.kind:
             case "latest":
-                index = len(records)
+                return len(records)
             case "sequence":
                 number = int(position.sequence_number or "") + after
-                index = sum(1 for each in records if each.number < number)
+                return bisect_left(records, number, key=lambda each: each.number)
             case "timestamp":
-                index = sum(1 for each in records if each.arrival < (position.when or 0.0))
+                when = position.when or 0.0
+                return bisect_left(records, when, key=lambda each: each.arrival)
             case _:
-                index = 0
+                return 0
+
+    def iterator(self, shard_id: str, position: KinesisPosition, after: bool) -> str:
+        """Return an iterator: shard, index, and when it was made."""
+        index = self.index(shard_id, position, after=after)
         return f"{shard_id}:{index}:{self.scheduler.now:.0f}"
 
     def page(self, iterator: str, limit: int) -> bytes:
@@ -219,87 +232,3 @@ class Kinesis:
             + b",".join([each.json for each in found])
             + f'],"NextShardIterator":{following},"MillisBehindLatest":{rest * 10}}}'.encode()
         )
-
-
-class SimTransport:
-    """`Transport` of one process.
-
-    Args:
-        kinesis: The service.
-        monitor: Told of reads and of copies.
-        process: Who calls.
-    """
-
-    def __init__(self, kinesis: Kinesis, monitor: Any, process: Any) -> None:
-        self._kinesis = kinesis
-        self._monitor = monitor
-        self._process = process
-        self._closed = False
-
-    def _link(self) -> Link:
-        if self._closed:
-            raise NotConnected("the process has closed its transport")
-        return self._kinesis.link
-
-    async def describe_stream(self, stream: StreamRef) -> StreamInfo:
-        """Describe the one stream there is."""
-        if stream.name != STREAM:
-            raise StreamNotFound("no such stream", code="ResourceNotFoundException", status=400)
-        return await self._link().call(lambda: StreamInfo(STREAM, "ACTIVE", 1_600_000_000.0))
-
-    async def create_stream(self, stream: StreamRef, shards: int) -> None:
-        """Do nothing: it is there."""
-
-    async def list_shards(self, stream: StreamRef) -> ShardListing:
-        """List the shards."""
-        return await self._link().call(self._kinesis.list_shards)
-
-    async def get_shard_iterator(
-        self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
-    ) -> str:
-        """Return an iterator."""
-        return await self._link().call(lambda: self._kinesis.iterator(shard_id, position, after))
-
-    async def get_records(
-        self, stream: StreamRef, shard_id: str, iterator: str, limit: int
-    ) -> bytes:
-        """Return a page."""
-
-        def read() -> bytes:
-            self._monitor.read(self._process, shard_id)
-            return self._kinesis.page(iterator, limit)
-
-        return await self._link().call(read)
-
-    async def put_record(
-        self,
-        stream: StreamRef,
-        data: bytes,
-        partition_key: str,
-        *,
-        explicit_hash_key: str | None = None,
-    ) -> PutResult:
-        """Put a copy."""
-
-        def put() -> PutResult:
-            value = int(decode_envelope(data)[1])
-            record = self._kinesis.put(partition_key, value, data)
-            self._monitor.copied(self._process, record)
-            return PutResult(record.shard.shard_id, str(record.number))
-
-        return await self._link().call(put)
-
-    async def put_records(
-        self, stream: StreamRef, entries: Sequence[PutEntry]
-    ) -> list[PutResult | RequestError]:
-        """Put copies, one by one."""
-        return [await self.put_record(stream, data, key) for data, key, _ in entries]
-
-    async def close(self) -> None:
-        """Answer nothing any more."""
-        self._closed = True
-
-
-def _protocol(transport: SimTransport) -> Transport:
-    """Let mypy compare the fake with the protocol it stands for."""
-    return transport

@@ -69,7 +69,8 @@ class _Callback:
     ) -> None:
         self.callback = callback
         self.args = args
-        self.context = context or contextvars.copy_context()
+        # A context may be empty, and be somebody's all the same.
+        self.context = contextvars.copy_context() if context is None else context
         self._when = when
         self._cancelled = False
 

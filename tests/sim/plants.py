@@ -15,13 +15,17 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisPosition, coordinator, sharing
+from ruststream_kinesis import rewind as rewinding
+from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.dispatch import Dispatcher
 from ruststream_kinesis.holding import Holding
-from ruststream_kinesis.leases import SHARD_END
+from ruststream_kinesis.leases import SHARD_END, LeaseKey, LeaseState
 from ruststream_kinesis.leases.notebook import Notebook
 from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.plan import share
 from ruststream_kinesis.reader import Reader
+from ruststream_kinesis.retry import Copy, RetryPolicy
+from ruststream_kinesis.settlement import Settlement
 from ruststream_kinesis.shard import HeldShard
 from tests.sim.tables import SimTable
 
@@ -189,6 +193,99 @@ def _keeps_all(monkey: pytest.MonkeyPatch) -> None:
     monkey.setattr(sharing, "share", kept)
 
 
+def _no_limits(monkey: pytest.MonkeyPatch) -> None:
+    """Nobody's `max_shards` counts."""
+    plan = share
+    monkey.setattr(sharing, "share", lambda shards, members: plan(shards, dict.fromkeys(members)))
+    monkey.setattr(sharing, "_room", lambda me, taken: None)
+
+
+def _one_row(monkey: pytest.MonkeyPatch) -> None:
+    """Both subscriptions of a stream write the same rows."""
+    row = property(lambda self: f"{self.stream}:{self.shard_id}")
+    monkey.setattr(LeaseKey, "row", row)
+
+
+def _buried_early(monkey: pytest.MonkeyPatch) -> None:
+    """A record is settled before its dead letter is in its stream."""
+    bury = Copies._bury
+
+    async def early(self: Copies, copy: Any, error: BaseException | None) -> None:
+        self._settle(copy)
+        await bury(self, copy, error)
+
+    monkey.setattr(Copies, "_bury", early)
+
+
+def _answered_early(monkey: pytest.MonkeyPatch) -> None:
+    """A record is settled before its reply is in its stream."""
+    reply = Settlement.reply
+
+    async def early(self: Settlement, value: Any, run: Any, index: int, *more: Any) -> bool:
+        run.shard.ack(run.base + index)
+        return await reply(self, value, run, index, *more)
+
+    monkey.setattr(Settlement, "reply", early)
+
+
+def _once_more(monkey: pytest.MonkeyPatch) -> None:
+    """There is an attempt too many."""
+    action = RetryPolicy.action
+    monkey.setattr(
+        RetryPolicy,
+        "action",
+        lambda self, outcome, attempt: action(self, outcome, max(1, attempt - 1)),
+    )
+
+
+def _unwritten(monkey: pytest.MonkeyPatch) -> None:
+    """A seek does not store where it went."""
+    rewind = HeldShard.rewind
+
+    def forget(self: HeldShard, position: Any, *, at_tip: bool = False) -> None:
+        rewind(self, position, at_tip=at_tip)
+        self.resume_from = None
+
+    monkey.setattr(HeldShard, "rewind", forget)
+
+
+def _still_counts(monkey: pytest.MonkeyPatch) -> None:
+    """What was delivered before a seek counts after it."""
+    void = HeldShard.void
+
+    def kept(self: HeldShard) -> None:
+        if self.lost:
+            void(self)
+
+    monkey.setattr(HeldShard, "void", kept)
+
+
+def _after_it(monkey: pytest.MonkeyPatch) -> None:
+    """A seek to a record goes behind it."""
+    rewind = HeldShard.rewind
+
+    def behind(self: HeldShard, position: Any, *, at_tip: bool = False) -> None:
+        rewind(self, position, at_tip=at_tip)
+        self.read_after = position.kind == "sequence"
+
+    monkey.setattr(HeldShard, "rewind", behind)
+
+
+def _orphaned(monkey: pytest.MonkeyPatch) -> None:
+    """A replay leaves out the parents."""
+    monkey.setattr(rewinding, "_ancestors", lambda shard_ids, listed: set())
+
+
+def _not_gated(monkey: pytest.MonkeyPatch) -> None:
+    """A parent that is read again counts as finished."""
+    monkey.setattr(LeaseState, "finished", property(lambda self: self.checkpoint == SHARD_END))
+
+
+def _late_copies(monkey: pytest.MonkeyPatch) -> None:
+    """Copies and letters of what a seek made void go out all the same."""
+    monkey.setattr(Copy, "is_void", lambda self: False)
+
+
 PLANTS = [
     Plant("a checkpoint without a fence", _unfenced, "does not hold|that .* holds"),
     Plant("a child beside its parents", _unordered, "parent .* is not done"),
@@ -203,4 +300,19 @@ PLANTS = [
     # One seed in twenty has a machine that is suspended in a handler with more of its run to come.
     Plant("deliveries after the lease ran out", _no_fence, "took meanwhile", first=60),
     Plant("no hand-over", _keeps_all, "not balanced"),
+    Plant("no max_shards", _no_limits, "has more than"),
+    Plant("two subscriptions, one row", _one_row, "another subscription's|which it does not hold"),
+    Plant("settled before its dead letter is there", _buried_early, "is not done|is open there"),
+    Plant("settled before its reply is there", _answered_early, "is not done|is open there"),
+    Plant("an attempt too many", _once_more, "that no handler asked for"),
+    Plant("a seek that is not stored", _unwritten, "forgets it|forgot where|not handled"),
+    Plant(
+        "what was delivered before a seek counts",
+        _still_counts,
+        "leaves out|comes again|forgets it",
+    ),
+    Plant("a seek behind its record", _after_it, "leaves out"),
+    Plant("a replay without parents", _orphaned, "replays .* without"),
+    Plant("children beside the replay of parents", _not_gated, "parent .* is not done|without"),
+    Plant("copies of what is void", _late_copies, "which is void since a seek"),
 ]

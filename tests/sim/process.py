@@ -6,7 +6,6 @@ import asyncio
 import random
 from typing import Any
 
-from tests.sim.kinesis import Record
 from tests.sim.loop import Scheduler, SimLoop
 
 __all__ = ["Process", "ProcessClock"]
@@ -41,10 +40,18 @@ class Process:
         scheduler: Where its loops run.
         rng: Its clocks.
         name: For traces.
+        max_shards: Of each subscription that it takes at most.
     """
 
-    def __init__(self, scheduler: Scheduler, rng: random.Random, name: str) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        rng: random.Random,
+        name: str,
+        max_shards: int | None = None,
+    ) -> None:
         self.name = name
+        self.max_shards = max_shards
         self.scheduler = scheduler
         self.clock = ProcessClock(scheduler, rng)
         self.loop = SimLoop(scheduler, name)
@@ -53,8 +60,6 @@ class Process:
         """Acquisitions whose answer came."""
         self.told: set[str | None] = set()
         """Acquisitions of which it knows that they are over."""
-        self.running: dict[str, Record] = {}
-        """What it handles now, by key."""
         self.alive = True
         self.stopping = False
         self.opened_at: float | None = None

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ruststream_kinesis.heartbeat import PASS_INTERVAL
-from tests.sim.instance import Behaviour, Instance
+from tests.sim.handling import Behaviour
+from tests.sim.instance import Instance
 from tests.sim.invariants import Flags
-from tests.sim.world import World, determined
+from tests.sim.seeded import determined
+from tests.sim.world import World
 
 __all__ = ["INSTANCES", "QUIET", "SHARDS", "Found", "measure"]
 
@@ -81,13 +83,15 @@ class _Fleet:
             if scheduler.now - began > _PATIENCE:
                 scheduler.fail(f"{what} after {_PATIENCE:g} s: {self.shares()}")
             if scheduler.failure is not None:
-                raise AssertionError(f"{scheduler.failure}\n{self.world.monitor.told()}")
+                raise AssertionError(f"{scheduler.failure}\n{self.world.trace.told()}")
             scheduler.run(scheduler.now + 0.1)
         return scheduler.now - began
 
     def shares(self) -> Counter[str]:
         """Shards of each instance."""
-        held = [each for each in self.world.monitor.latest.values() if not each.released]
+        held = [
+            each for each in self.world.fleet.monitors[None].latest.values() if not each.released
+        ]
         found = Counter(str(each.process) for each in held if each.process.alive)
         for instance in self.world.live:
             found.setdefault(str(instance), 0)
@@ -102,7 +106,7 @@ class _Fleet:
     @property
     def taken(self) -> int:
         """How often a shard was taken."""
-        counts = self.world.monitor.counts
+        counts = self.world.trace.counts
         return counts.get("took", 0) + counts.get("took over", 0)
 
 
@@ -110,7 +114,7 @@ def measure(instances: int, shards: int, *, quiet: int = QUIET, seed: int = 0) -
     """Start one, then the others at once, then one more; then wait."""
     began = time.monotonic()
     world = World(seed, Flags(unread=False), shards=shards, rows=_ROWS)
-    world.shared_owner = False
+    world.shared_owner = world.limited = False
     world.behaviour = Behaviour(poll_interval=_POLL)
     fleet = _Fleet(world)
     with determined(world):

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from ruststream_kinesis.errors import LeaseTableError
 from ruststream_kinesis.leases import rows
 from ruststream_kinesis.leases.table import Change, Check, Outcome, Row, Table
 from ruststream_kinesis.leases.tabled import TableLeaseStore
-from tests.sim.invariants import NO_ROW, Monitor, RowView
+from tests.sim.fleet import Fleet
 from tests.sim.network import Link
 from tests.sim.process import Process
+from tests.sim.tenures import NO_ROW, RowView
 
-__all__ = ["FEW_ROWS", "SimTable", "failed", "table_store"]
+__all__ = ["FEW_ROWS", "GENERATION", "SimTable", "failed", "table_store"]
 
 T = TypeVar("T")
 
 FEW_ROWS = 5
 """Rows in a page of a scan: few, so that things happen between two of them."""
+GENERATION: ContextVar[int | None] = ContextVar("GENERATION", default=None)
+"""How often a shard had been moved when the write under way was asked for; `None`: it stores
+nothing of how far the shard is."""
 
 
 def failed(uncertain: bool) -> Exception:
@@ -35,17 +40,17 @@ class SimTable:
     Args:
         shared: The rows, by key.
         link: The way.
-        monitor: Shown every lease row that changes.
+        fleet: Shown every lease row that changes.
         process: Who calls.
         page: Rows in a page of a scan.
     """
 
     def __init__(
-        self, shared: dict[str, Row], link: Link, monitor: Monitor, process: Process, page: int
+        self, shared: dict[str, Row], link: Link, fleet: Fleet, process: Process, page: int
     ) -> None:
         self._rows = shared
         self._link = link
-        self._monitor = monitor
+        self._fleet = fleet
         self._process = process
         self._page = page
 
@@ -67,6 +72,8 @@ class SimTable:
     async def _write(
         self, key: str, condition: Sequence[Check], changed: Callable[[Row | None], Row | None]
     ) -> Outcome:
+        generation = GENERATION.get()
+
         def effect() -> Outcome:
             row = self._rows.get(key)
             if not all(check.holds(row) for check in condition):
@@ -78,7 +85,8 @@ class SimTable:
                 self._rows[key] = after
             lease = rows.lease_key(key)
             if lease is not None:
-                self._monitor.row(self._process, lease.shard_id, _view(row), _view(after))
+                monitor = self._fleet.monitors[lease.group]
+                monitor.row(self._process, lease.shard_id, _view(row), _view(after), generation)
             return Outcome(True, after)
 
         return await self._link.call(effect)
@@ -118,16 +126,18 @@ def _view(row: Row | None) -> RowView:
         return NO_ROW
     found: Any = row
     counter = found.get(rows.COUNTER, 0)
-    rewound = found.get(rows.RESUME) is not None
+    checkpoint, resume = found.get(rows.CHECKPOINT), found.get(rows.RESUME)
+    # It counts beside the checkpoint that it was stored with.
+    counts = found.get(rows.RESUME_BESIDE) == found.get(rows.CHECKPOINT, "-")
     # Every write is a sign of life to whoever watches.
     return RowView(
-        found.get(rows.OWNER), counter, found.get(rows.CHECKPOINT), rewound, float(counter)
+        found.get(rows.OWNER), counter, checkpoint, resume if counts else None, float(counter)
     )
 
 
 def table_store(
-    shared: dict[str, Row], link: Link, monitor: Monitor, process: Process, page: int
+    shared: dict[str, Row], link: Link, fleet: Fleet, process: Process, page: int
 ) -> TableLeaseStore:
     """Return the real store over the simulated table."""
-    table: Table = SimTable(shared, link, monitor, process, page)
+    table: Table = SimTable(shared, link, fleet, process, page)
     return TableLeaseStore(table, clock=process.clock)

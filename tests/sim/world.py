@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
-import logging
 import random
-import secrets
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from ruststream_kinesis import backoff, heartbeat
+from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis.leases import SHARD_END
-from tests.sim.instance import Behaviour, Instance
+from tests.sim.fleet import GROUP, Fleet
+from tests.sim.handling import Behaviour
+from tests.sim.instance import Instance
 from tests.sim.invariants import Flags, Monitor
-from tests.sim.kinesis import Kinesis
+from tests.sim.kinesis import Kinesis, Shard
 from tests.sim.leases import Storage
 from tests.sim.loop import Scheduler
-from tests.sim.network import FAIR, Link, Weather
+from tests.sim.network import FAIR
+from tests.sim.seeded import determined
+from tests.sim.storm import Storm
 from tests.sim.tables import FEW_ROWS
+from tests.sim.trace import Trace
 
-__all__ = ["Result", "World", "determined", "simulate"]
+__all__ = ["Result", "World", "simulate"]
 
-# The storm, in virtual seconds; then it has to become quiet.
-STORM = 90.0
-_MOST_INSTANCES = 5
 # What a healed fleet may take to handle everything that is not held. Most need seconds; a copy that
 # is not to be handled before a time waits for it by its reader's clock, which may be three minutes
 # behind the clock of who published it.
@@ -81,8 +76,12 @@ class World:
         self.scheduler = Scheduler(rng("schedule"))
         drawn = self.rng.randint(1, 5)
         self.kinesis = Kinesis(self.scheduler, rng("kinesis"), shards or drawn)
-        self.monitor = Monitor(self.scheduler, self.kinesis, flags or Flags())
-        self.storage = Storage(self.scheduler, rng("store"), self.monitor, rows)
+        self.trace = Trace(self.scheduler)
+        # What came later has chances of its own: the storms of seeds without it are as they were.
+        self.kinds = rng("kinds")
+        groups: tuple[str | None, ...] = (None, GROUP) if self.kinds.random() < 0.15 else (None,)
+        self.fleet = Fleet(self.trace, self.kinesis, flags or Flags(), groups)
+        self.storage = Storage(self.scheduler, rng("store"), self.fleet, rows)
         self.store = self.storage.link
         self.instances: list[Instance] = []
         self.kinesis.most = self.rng.choice([1, 3, 10, 50])
@@ -96,6 +95,9 @@ class World:
             self.behaviour.block = self.behaviour.suspend = 0.0
             # Readers keep up with producers.
             self.kinesis.most = 50
+        self.limited = self.kinds.random() < 0.2
+        self.seeking = self.kinds.random() < 0.4 and not self.peaceful
+        self._extend(self.behaviour)
 
     def _behaviour(self) -> Behaviour:
         rng = self.rng
@@ -113,6 +115,19 @@ class World:
             slow=rng.choice([0.0, 0.05, 0.2]),
         )
 
+    def _extend(self, told: Behaviour) -> None:
+        rng = self.kinds
+        if self.seeking:
+            told.seek = rng.choice([0.0, 0.0, 0.005])
+        told.replies = rng.random() < 0.25
+        if rng.random() < 0.4 and not told.direct:
+            told.max_attempts = rng.choice([None, 1, 2, 3])
+            told.dead_letter = told.max_attempts is None or rng.random() < 0.7
+            told.refuse = rng.choice([0.05, 0.2])
+        if rng.random() < 0.3:
+            told.publish_batch = rng.choice([2, 5])
+        self.trace.exact = self.peaceful and (told.cap is not None or not told.refuse)
+
     # -- instances ---------------------------------------------------------------------------------
 
     def start(self) -> Instance:
@@ -125,9 +140,10 @@ class World:
             name,
             "same" if self.shared_owner else name,
             self.kinesis,
-            self.monitor,
+            self.fleet,
             self.behaviour,
             self.storage.store,
+            self.kinds.choice([2, 3, 4]) if self.limited else None,
         )
         self.instances.append(instance)
         instance.start()
@@ -138,197 +154,88 @@ class World:
         """Instances that run, held up or not."""
         return [each for each in self.instances if each.live]
 
-    # -- what happens ------------------------------------------------------------------------------
+    def enough(self, monitor: Monitor) -> bool:
+        """Whether the instances that take part may take every shard that can be read."""
+        limits = [each.process.max_shards for each in self.live if each.open]
+        return None in limits or sum(each or 0 for each in limits) >= len(monitor.readable())
 
-    def storm(self) -> None:
-        """Let everything go wrong for a while."""
-        rng, scheduler = self.rng, self.scheduler
-        for _ in range(rng.randint(1, 3)):
+    def _start_enough(self) -> None:
+        """Start some, until they may take all that there is and may come of it."""
+        shards = self.kinesis.shards.values()
+        most = max(sum(not m.finished_shard(each) for each in shards) for m in self.fleet.all)
+        while True:
+            limits = [each.process.max_shards for each in self.live if not each.process.stopping]
+            if limits and (None in limits or sum(each or 0 for each in limits) >= most):
+                return
             self.start()
-        self._produce()
-        self._watch()
-        end = scheduler.now + STORM
-        acts: list[tuple[float, Callable[[], None]]] = [
-            (2.0, self._start_one),
-            (2.0, self._stop_one),
-            (2.0, self._crash_one),
-            (2.0, self._pause_one),
-            (1.5, self._block_one),
-            (2.0, self._bad_store),
-            (1.0, self._dead_store),
-            (2.0, self._bad_kinesis),
-            (3.0, self._split),
-            (2.0, self._merge),
-        ]
-        if self.peaceful:
-            # Deployments and reshards under load, and nothing else: nothing may come twice.
-            acts = [
-                (3.0, self._start_one),
-                (3.0, self._stop_one),
-                (1.0, self._split),
-                (1.0, self._merge),
-            ]
-        weights = [weight for weight, _ in acts]
-        # Some worlds are rough, some nearly calm: a fault alone shows other things than ten at once.
-        pace = 4.0 if self.peaceful else rng.choice([2.0, 5.0, 12.0, 30.0])
-        while scheduler.now < end and scheduler.failure is None:
-            scheduler.run(min(end, scheduler.now + rng.expovariate(1 / pace)))
-            rng.choices([act for _, act in acts], weights)[0]()
-            if not self.live:
-                self.start()
-
-    def _produce(self) -> None:
-        if not self.storming:
-            return
-        for _ in range(self.rng.choice([1, 1, 2, 6])):
-            self.monitor.put(self.kinesis.put(self.rng.choice(self.keys)))
-        pace = 2.5 if self.peaceful else self.load
-        self.scheduler.at(self.scheduler.now + self.rng.expovariate(pace), self._produce)
-
-    def _watch(self) -> None:
-        self.monitor.look([each.process for each in self.instances])
-        self.scheduler.at(self.scheduler.now + 1.0, self._watch)
-
-    def _start_one(self) -> None:
-        if len(self.live) < _MOST_INSTANCES:
-            self.start()
-
-    def _some(self) -> Instance | None:
-        live = self.live
-        return self.rng.choice(live) if live else None
-
-    def _stop_one(self) -> None:
-        instance = self._some()
-        if instance is not None and not instance.process.stopping:
-            instance.stop()
-
-    def _crash_one(self) -> None:
-        instance = self._some()
-        if instance is not None:
-            instance.crash()
-
-    def _pause_one(self) -> None:
-        instance = self._some()
-        if instance is not None:
-            seconds = self.rng.choice([0.3, 3.0, 11.0, 14.0, 25.0])
-            self.monitor.note(instance, "paused", seconds)
-            self.monitor.disturbed(seconds)
-            instance.process.pause(seconds)
-
-    def _block_one(self) -> None:
-        instance = self._some()
-        if instance is not None:
-            seconds = self.rng.choice([3.0, 20.0, 60.0])
-            self.monitor.note(instance, "blocked", seconds)
-            self.monitor.disturbed(seconds)
-            instance.process.block(seconds)
-
-    def _bad_store(self) -> None:
-        rng = self.rng
-        weather = Weather(
-            refuse=rng.choice([0.0, 0.2]),
-            lose=rng.choice([0.0, 0.1, 0.3]),
-            hang=rng.choice([0.0, 0.1]),
-            slow=rng.choice([0.0, 0.2]),
-        )
-        self._weather(self.store, "store", weather, rng.choice([2.0, 8.0, 20.0]))
-
-    def _dead_store(self) -> None:
-        dead = self.rng.choice([Weather(refuse=1.0), Weather(hang=1.0), Weather(lose=1.0)])
-        self._weather(self.store, "store", dead, self.rng.choice([2.0, 6.0, 15.0]))
-
-    def _bad_kinesis(self) -> None:
-        rng = self.rng
-        weather = Weather(
-            refuse=rng.choice([0.0, 0.2, 1.0]),
-            lose=rng.choice([0.0, 0.2]),
-            hang=rng.choice([0.0, 0.1]),
-            slow=rng.choice([0.0, 0.2]),
-        )
-        self.kinesis.expiring = rng.choice([0.0, 0.1])
-        self._weather(self.kinesis.link, "kinesis", weather, rng.choice([2.0, 8.0]))
-
-    def _weather(self, link: Link, name: str, weather: Weather, seconds: float) -> None:
-        self.monitor.note(name, "weather", weather, seconds)
-        # What hangs then has its own deadline, and what was refused its back-off.
-        self.monitor.disturbed(seconds + 20.0)
-        link.weather = weather
-
-        def clear() -> None:
-            if link.weather is weather:
-                link.weather = FAIR
-
-        self.scheduler.at(self.scheduler.now + seconds, clear)
-
-    def _split(self) -> None:
-        if len(self.kinesis.open) < 8:
-            shard = self.rng.choice(self.kinesis.open)
-            self.monitor.note("stream", "split", shard.shard_id)
-            self.kinesis.split(shard, self.rng.choice([0.0, 0.0, 2.0, 12.0]))
-
-    def _merge(self) -> None:
-        self.monitor.note("stream", "merge")
-        self.kinesis.merge(self.rng.choice([0.0, 0.0, 2.0, 12.0]))
 
     # -- and then it is quiet ----------------------------------------------------------------------
 
     def heal(self) -> None:
         """Nothing goes wrong any more, and handlers do their work."""
-        self.monitor.note("world", "heals")
+        self.trace.note("world", "heals")
         self.storming = False
         self.store.weather = self.kinesis.link.weather = FAIR
         self.kinesis.expiring = 0.0
         told = self.behaviour
         told.drop = told.copy = told.refuse = told.block = told.suspend = told.slow = 0.0
+        told.seek = 0.0
         until = max([self.scheduler.now, *(each.process.disturbed_until for each in self.live)])
         self.scheduler.run(until + 1.0)
-        if not any(each.open for each in self.live):
-            self.start()
+        self._start_enough()
 
     def settle(self) -> None:
         """Wait until everything is handled; what was held comes again once its shard moves."""
         scheduler = self.scheduler
-        calm = max(scheduler.now, self.monitor.calm_since)
+        calm = max(scheduler.now, self.trace.calm_since)
         self._until(lambda: not self._waiting(), calm + _HEALED, "not handled")
         self._balance()
-        self.monitor.note("world", "restarts all")
+        self.trace.note("world", "restarts all")
         for instance in self.live:
             self._stop(instance)
-        self.start()
-        self._until(lambda: not self.monitor.unfinished(), scheduler.now + _HEALED, "not handled")
+        self._start_enough()
+        self._until(lambda: not self.fleet.unfinished(), scheduler.now + _HEALED, "not handled")
         self._until(self._all_stored, scheduler.now + _HEALED, "not stored")
 
     def _waiting(self) -> bool:
         """Whether there is something that is not held by somebody who lives."""
-        held = {
-            number
-            for each in self.monitor.latest.values()
-            if each.process.alive and not each.released
-            for number in each.open
-        }
-        return any(record.number not in held for record in self.monitor.unfinished())
+        for monitor in self.fleet.all:
+            held = {
+                number
+                for each in monitor.latest.values()
+                if each.process.alive and not each.released
+                for number in each.open
+            }
+            if any(record.number not in held for record in monitor.duties.unfinished()):
+                return True
+        return False
 
     def _all_stored(self) -> bool:
-        for shard in self.kinesis.shards.values():
-            stored = self.monitor.checkpoints.get(shard.shard_id)
-            if shard.closed_at is not None:
-                if stored != SHARD_END:
-                    return False
-            elif any(not self.monitor.excused(each) for each in shard.records):
-                due = [each for each in shard.records if not self.monitor.excused(each)]
-                if stored is None or int(stored) < due[-1].number:
-                    return False
-        return True
+        shards = self.kinesis.shards.values()
+        return all(self._stored(monitor, shard) for monitor in self.fleet.all for shard in shards)
+
+    def _stored(self, monitor: Monitor, shard: Shard) -> bool:
+        if shard.closed_at is not None:
+            return monitor.finished_shard(shard)
+        resume = monitor.resumes.get(shard.shard_id)
+        if resume is not None:
+            # What a seek to the tip left between the instant and the tip comes with the next start.
+            position = KinesisPosition.from_text(resume)
+            return self.kinesis.index(shard.shard_id, position) == len(shard.records)
+        last, stored = monitor.duties.last_due(shard), monitor.checkpoints.get(shard.shard_id)
+        return last is None or (stored is not None and int(stored) >= last.number)
 
     def _balance(self) -> None:
-        if not self.monitor.flags.balance:
+        if not self.fleet.flags.balance:
             return
-        self._until(self._balanced, self.scheduler.now + 90.0, "not balanced")
+        for monitor in self.fleet.all:
+            done = partial(self._balanced, monitor)
+            self._until(done, self.scheduler.now + 90.0, "not balanced")
 
-    def _balanced(self) -> bool:
+    def _balanced(self, monitor: Monitor) -> bool:
         held = {each: 0 for each in self.live if each.open}
-        for shard_id, each in self.monitor.latest.items():
-            if self.monitor.checkpoints.get(shard_id) == SHARD_END or each.released:
+        for shard_id, each in monitor.latest.items():
+            if monitor.checkpoints.get(shard_id) == SHARD_END or each.released:
                 continue
             owner = next((i for i in held if i.process is each.process), None)
             if owner is not None:
@@ -336,16 +243,22 @@ class World:
         if not held:
             self.start()
             return False
-        return max(held.values()) - min(held.values()) <= 1
+        # Whoever has as many as it takes has its share.
+        most, shares = max(held.values()), []
+        for instance, count in held.items():
+            limit = instance.process.max_shards
+            shares.append(most if limit is not None and count >= limit else count)
+        return most - min(shares) <= 1
 
     def _until(self, done: Callable[[], bool], deadline: float, what: str) -> None:
         scheduler = self.scheduler
         while scheduler.failure is None and not done():
             if scheduler.now > deadline:
                 numbers = [
-                    f"{each.number} of {each.shard.shard_id}" for each in self.monitor.unfinished()
+                    f"{each.number} of {each.shard.shard_id}" for each in self.fleet.unfinished()
                 ]
-                scheduler.fail(f"{what} in time: {numbers[:10]} {self.monitor.checkpoints}")
+                stored = [(each.checkpoints, each.resumes) for each in self.fleet.all]
+                scheduler.fail(f"{what} in time: {numbers[:10]} {stored}")
             scheduler.run(scheduler.now + 1.0)
 
     def _stop(self, instance: Instance) -> None:
@@ -355,12 +268,13 @@ class World:
         self._until(lambda: instance.ended, deadline, f"{instance} has not stopped")
         if instance.error is not None and self.scheduler.failure is None:
             self.scheduler.fail(f"{instance} did not stop well: {instance.error!r}")
-        for shard_id, each in self.monitor.latest.items():
-            # One that nobody heard of runs out by itself.
-            known = each.process is instance.process and each.token in each.process.known
-            unfinished = self.monitor.checkpoints.get(shard_id) != SHARD_END
-            if known and unfinished and not each.released:
-                self.scheduler.fail(f"{instance} stopped and still owns {shard_id}")
+        for monitor in self.fleet.all:
+            for shard_id, each in monitor.latest.items():
+                # One that nobody heard of runs out by itself.
+                known = each.process is instance.process and each.token in each.process.known
+                unfinished = monitor.checkpoints.get(shard_id) != SHARD_END
+                if known and unfinished and not each.released:
+                    self.scheduler.fail(f"{instance} stopped and still owns {shard_id}")
 
     def end(self) -> None:
         """Stop all cleanly; then one more instance has nothing to do."""
@@ -368,16 +282,16 @@ class World:
             self._stop(instance)
         if self.scheduler.failure is not None:
             return
-        before = self.monitor.counts.get("started", 0)
+        before = sum(each.again for each in self.fleet.all)
         last = self.start()
         self.scheduler.run(self.scheduler.now + 15.0)
-        if self.monitor.counts.get("started", 0) != before:
+        if sum(each.again for each in self.fleet.all) != before:
             self.scheduler.fail("a record came again after everybody had stopped cleanly")
         self._stop(last)
 
     def run(self) -> None:
         """The whole seed."""
-        for part in (self.storm, self.heal, self.settle, self.end):
+        for part in (Storm(self).run, self.heal, self.settle, self.end):
             if self.scheduler.failure is None:
                 part()
 
@@ -387,76 +301,13 @@ class World:
             instance.dispose()
 
 
-class _Ears(logging.Handler):
-    """Puts what the package logs into the trace."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note a line, under the name of the loop that runs."""
-        who = asyncio._get_running_loop()
-        self._world.monitor.note(who, f"[{record.levelname}]", record.getMessage())
-
-
-@contextlib.contextmanager
-def determined(world: World) -> Iterator[None]:
-    """Everything that the package draws by chance, and its thread, come from the seed."""
-    rng = random.Random(f"{world.seed}/package")
-    token_hex = secrets.token_hex
-
-    def determined(nbytes: int | None = None) -> str:
-        size = nbytes or 32
-        return f"{rng.getrandbits(8 * size):0{2 * size}x}"
-
-    secrets.token_hex = determined
-    backoff._RNG.seed(f"{world.seed}/jitter")
-    # As a module of no type: it exports no function of another one.
-    package: Any = heartbeat
-    threads = package.run_in_thread
-
-    async def run_in_thread(name: str, work: Any) -> None:
-        loop = asyncio.get_running_loop()
-        process = next(each.process for each in world.instances if each.process.loop is loop)
-        await process.run_in_thread(name, work)
-
-    package.run_in_thread = run_in_thread
-    logger = logging.getLogger("ruststream_kinesis")
-    disabled, logger.disabled = logger.disabled, not world.verbose
-    level, ears = logger.level, _Ears(world)
-    if world.verbose:
-        logger.addHandler(ears)
-        logger.setLevel(logging.INFO)
-    collecting = gc.isenabled()
-    gc.disable()
-    hook = sys.unraisablehook
-    try:
-        yield
-    finally:
-        # Coroutines of crashed processes end here, with complaints that mean nothing.
-        sys.unraisablehook = lambda _: None
-        with warnings.catch_warnings(action="ignore"):
-            world.dispose()
-            # The youngest generation is what this world made: nothing was collected meanwhile.
-            gc.collect(0)
-        sys.unraisablehook = hook
-        if collecting:
-            gc.enable()
-        logger.removeHandler(ears)
-        logger.setLevel(level)
-        logger.disabled = disabled
-        secrets.token_hex = token_hex
-        package.run_in_thread = threads
-
-
 def simulate(
     seed: int, flags: Flags | None = None, *, hashing: bool = False, verbose: bool = False
 ) -> Result:
     """Run one seed from beginning to end."""
     world = World(seed, flags, verbose=verbose)
-    world.monitor.hashing = hashing
-    monitor, scheduler = world.monitor, world.scheduler
+    world.trace.hashing = hashing
+    trace, scheduler = world.trace, world.scheduler
     with determined(world):
         world.run()
         # Now: what is taken apart afterwards says things that mean nothing.
@@ -464,9 +315,9 @@ def simulate(
             seed,
             scheduler.failure,
             scheduler.steps,
-            monitor.events,
+            trace.events,
             scheduler.now,
-            monitor.digest,
-            dict(monitor.counts),
-            monitor.told(300 if verbose else 60),
+            trace.digest,
+            dict(trace.counts),
+            trace.told(300 if verbose else 60),
         )

@@ -1,0 +1,109 @@
+"""Who reads what: looked at from time to time.
+
+Invariants:
+
+* A shard that can be read is read, if somebody healthy is there to do it, and may.
+* Nobody has more shards than its `max_shards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tests.sim.kinesis import Shard
+from tests.sim.process import Process
+from tests.sim.trace import Trace
+
+if TYPE_CHECKING:
+    from tests.sim.invariants import Monitor
+
+__all__ = ["LEASE", "Readers"]
+
+LEASE = 10.0
+"""A row may be taken when it was not written for this long."""
+# Lease, two passes, a listing, and the time to get there.
+_UNREAD = LEASE + 2 * 3.0 + 10.0 + 4.0
+
+
+class Readers:
+    """The readers of one subscription.
+
+    Args:
+        trace: Events and failures.
+        monitor: Knows the shards and who has them.
+    """
+
+    def __init__(self, trace: Trace, monitor: Monitor) -> None:
+        self._trace = trace
+        self._monitor = monitor
+        self._healthy_since: float | None = None
+        self._last_read: dict[str, float] = {}
+        self._readable_since: dict[str, float] = {}
+
+    def read(self, shard_id: str) -> None:
+        """A shard is read."""
+        self._last_read[shard_id] = self._trace.scheduler.now
+
+    def readable(self, shard: Shard) -> None:
+        """A shard can be read from now on, or is to be read again."""
+        self._readable_since[shard.shard_id] = self._trace.scheduler.now
+
+    def readable_since(self, shard: Shard) -> float:
+        """Return when that was."""
+        return self._readable_since.get(shard.shard_id, 0.0)
+
+    def look(self, processes: Iterable[Process], *, enough: bool) -> None:
+        """Whether every shard that could be read is read.
+
+        Args:
+            processes: All there are.
+            enough: Whether they may take as many as there are.
+        """
+        now, monitor = self._trace.scheduler.now, self._monitor
+        self._look_at_limits(now)
+        healthy = enough and any(
+            each.alive
+            and each.opened_at is not None
+            and not each.stopping
+            and each.disturbed_until <= now
+            for each in processes
+        )
+        if not healthy:
+            self._healthy_since = None
+            return
+        if self._healthy_since is None:
+            self._healthy_since = now
+        if not monitor.flags.unread:
+            return
+        for shard in monitor.readable():
+            since = max(
+                self._last_read.get(shard.shard_id, 0.0),
+                self.readable_since(shard),
+                shard.listed_from,
+                self._trace.calm_since,
+                self._healthy_since,
+            )
+            if now - since > _UNREAD and not self._held_back(shard):
+                self._trace.fail(
+                    "nobody", f"{shard.shard_id} was not read for {now - since:.1f} s ({monitor})"
+                )
+
+    def _look_at_limits(self, now: float) -> None:
+        held: dict[Process, int] = {}
+        for each in self._monitor.latest.values():
+            process = each.process
+            # What a seek takes to move its row is not read.
+            reads = each.begins is not None or each.generation > 0
+            mine = reads and not each.released and now - each.touched < LEASE
+            if process.max_shards is not None and mine and each.token not in process.told:
+                held[process] = held.get(process, 0) + 1
+                if held[process] > process.max_shards:
+                    self._trace.fail(process, f"has more than {process.max_shards} shards")
+
+    def _held_back(self, shard: Shard) -> bool:
+        """Whether everything of it was read, and only waits to be settled."""
+        held = self._monitor.latest.get(shard.shard_id)
+        if held is None or shard.closed_at is None or held.released:
+            return False
+        return bool(held.open)
