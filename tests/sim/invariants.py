@@ -269,13 +269,15 @@ class Monitor:
         if held is None:
             self._fail(token, "opens a shard, but its row is another subscription's")
             return
-        row, shard_id = held.row, held.shard.shard_id
-        expected = row.resume
-        if expected is None and row.checkpoint is not None:
-            expected = f"sequence:{shard_id}:{row.checkpoint}"
-        if expected is not None and (
-            position.to_text() != expected or after != (row.resume is None)
-        ):
+        shard_id = held.shard.shard_id
+        resume, checkpoint = held.row.resume, held.row.checkpoint
+        if held is self.latest[shard_id]:
+            # Its own process may have written since.
+            resume, checkpoint = self.resumes.get(shard_id), self.checkpoints.get(shard_id)
+        expected = resume
+        if expected is None and checkpoint is not None:
+            expected = f"sequence:{shard_id}:{checkpoint}"
+        if expected is not None and (position.to_text() != expected or after != (resume is None)):
             self._fail(held.process, f"opens {shard_id} at {position}, and its row says {expected}")
         held.begins = self._kinesis.index(shard_id, position, after=after)
 
