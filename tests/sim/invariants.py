@@ -319,8 +319,7 @@ class Monitor:
         for held in self.latest.values():
             if held.process is process and not held.released:
                 held.to_tip = False
-                # A stop whose releases fail lets seeks return all the same.
-                due = done and held.by_seek and not process.stopping
+                due = done and held.by_seek
                 if due and held.unstored is not None and held.token not in process.told:
                     self._kept(process, held)
 
