@@ -200,13 +200,16 @@ class HeldShard:
 
     @property
     def finished(self) -> bool:
-        """Whether the shard ended and every delivery of it is settled."""
-        return self.ended and self.watermark.open == 0
+        """Whether the shard ended and every delivery of it is settled.
+
+        A shard that is lost has no deliveries any more, and is not finished by that.
+        """
+        return self.ended and not self.lost and self.watermark.open == 0
 
     @property
     def checkpoint(self) -> str | None:
         """What to store now; `None` when nothing was settled since the shard was taken."""
-        return SHARD_END if self.finished and not self.lost else self.watermark.position
+        return SHARD_END if self.finished else self.watermark.position
 
     @property
     def mark(self) -> Mark | None:

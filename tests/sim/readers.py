@@ -84,7 +84,10 @@ class Readers:
                 self._trace.calm_since,
                 self._healthy_since,
             )
-            if now - since > _UNREAD and not self._held_back(shard):
+            if self._held_back(shard):
+                # Whoever has it next takes it after this.
+                self._last_read[shard.shard_id] = now
+            elif now - since > _UNREAD:
                 self._trace.fail(
                     "nobody", f"{shard.shard_id} was not read for {now - since:.1f} s ({monitor})"
                 )
