@@ -95,6 +95,12 @@ class Series:
         return min(self.values), max(self.values)
 
     @property
+    def cells(self) -> list[str]:
+        """Median and range, for a table."""
+        low, high = self.spread
+        return [f"{self.median:.3f}", f"{low:.3f} to {high:.3f}"]
+
+    @property
     def rate(self) -> float:
         """Units a second of wall time, median. Tells how busy the machine was, no more."""
         return statistics.median(sample.units / sample.wall for sample in self.samples)

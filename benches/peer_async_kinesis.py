@@ -1,6 +1,6 @@
-"""The producer of async-kinesis, an optional peer: it collects records into PutRecords too.
+"""Producer and consumer of async-kinesis, an optional peer.
 
-Its limits a shard are lifted, since the canned server has none and waiting is not what is measured.
+The producer collects records into PutRecords as ours does. Its limits a shard are lifted, since the canned server has none and waiting is not what is measured.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from benches.cpu import Sample, Stopwatch
-from benches.raw_loop import REGION, STREAM
-from benches.tally import WrongResultError
+from benches.pages import Order
+from benches.raw_loop import LIMIT, REGION, STREAM
+from benches.tally import Tally, WrongResultError
 
 if TYPE_CHECKING:
     from benches.canned import Server
+    from benches.tally import Plan
 
 _TEXT = "x" * 512
 _WARMUP = 2_000
@@ -71,3 +75,38 @@ def run_producer(server: Server, count: int) -> Sample:
         return sample
 
     return asyncio.run(main())
+
+
+def run_consumer(server: Server, plan: Plan) -> Sample:
+    """One checked run of its consumer: the loop over its records, with a typed decode of each.
+
+    It asks for a page a second and shard unless told otherwise, which only takes longer.
+    """
+    from aiobotocore.session import get_session  # noqa: PLC0415 (with the peer)
+    from kinesis import Consumer, StringProcessor  # noqa: PLC0415 (optional peer)
+
+    async def main() -> Sample:
+        tally = Tally(plan)
+        handle, decode = tally.handler(), msgspec.json.Decoder(Order).decode
+        session: Any = get_session()
+        session.set_credentials("test", "test")
+        consumer: Any = Consumer(
+            stream_name=STREAM,
+            session=session,
+            endpoint_url=server.url,
+            region_name=REGION,
+            processor=StringProcessor(),
+            record_limit=LIMIT,
+            shard_fetch_rate=1_000,
+            idle_timeout=10.0,
+            use_list_shards=True,
+        )
+        async with consumer:
+            while not tally.done.is_set():
+                async for text in consumer:
+                    await handle(decode(text))
+                    if tally.done.is_set():
+                        break
+        return tally.checked()
+
+    return plan.run(main())

@@ -13,15 +13,16 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from benches import raw_loop
 from benches.calls import run_calls_section
 from benches.canned import ROOT, serving
 from benches.cpu import Sample, Series, interleave, ratio
+from benches.endurance import run_endurance_section
 from benches.leases import run_leases_section
 from benches.pages import ORDINARY, Spec
 from benches.publishing import run_publishing_section
 from benches.report import Check, Report, Table
-from benches.tally import Plan
+from benches.service_section import run_service_section
+from benches.shards import run_shards_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 RESULTS = ROOT / ".benchmarks"
 
 # What the package promises of itself; a miss is shown, and fails only with --strict.
-SERVICE_RATIO = 5.0
-BATCH_RATIO = 10.0
-WORKERS_RATIO = 1.5
 MEMORY_MIB = 1.0
 WAITING_MIB = 150.0
 WAITING_PERCENT = 1.0
@@ -68,7 +66,7 @@ FULL_SIZE = Size(
 # Enough to run every line and every check; the numbers mean nothing.
 QUICK_SIZE = Size(
     rounds=1,
-    pages=3,
+    pages=10,
     full_pages=2,
     settled=200_000,
     waiting_pages=1,
@@ -99,76 +97,6 @@ class Context:
         }
 
 
-def _cells(one: Series) -> list[str]:
-    low, high = one.spread
-    return [f"{one.median:.3f}", f"{low:.3f} to {high:.3f}"]
-
-
-def run_service_section(context: Context) -> None:
-    """CPU a record: the hand-written loops, and this package's service."""
-    for loop in context.loops:
-        _service_on(context, loop)
-
-
-def _service_on(context: Context, loop: str) -> None:
-    plan = Plan(pages=context.size.pages, uvloop=loop == "uvloop")
-    with serving(plan.spec) as server:
-        contenders: dict[str, Callable[[], Sample]] = {
-            "aiobotocore loop": lambda: raw_loop.run_stock(server, plan),
-            "loop with before-parse hook": lambda: raw_loop.run_hook(server, plan),
-            "floor: fetch + payload decode": lambda: raw_loop.run_floor(server, plan),
-        }
-        try:
-            from benches import service  # noqa: PLC0415 (absent from early builds)
-        except ImportError as error:
-            context.report.missing.append(f"service on {loop}: {error}")
-        else:
-            contenders["service"] = lambda: service.run_service(server, plan)
-            contenders["service, workers=8"] = lambda: service.run_service(server, plan, workers=8)
-            contenders["service, batch=1000"] = lambda: service.run_batches(server, plan)
-            contenders["service, batch=1000, workers=8"] = lambda: service.run_batches(
-                server, plan, workers=8
-            )
-        series = interleave(contenders, context.size.rounds, context.progress)
-    base, floor = series["aiobotocore loop"], series["floor: fetch + payload decode"]
-    table = Table(
-        f"CPU µs a record, {plan.records} x {plan.record_bytes} B a page, {loop}",
-        ["", "median", "range", "of the loop", "x floor", "records/s"],
-        note="CPU of the whole client process, all threads. records/s is wall time, not judged.",
-    )
-    for one in series.values():
-        compared = "1" if one is base else str(ratio(base, one))
-        over_floor = 1 / ratio(floor, one).median
-        table.rows.append(
-            [one.name, *_cells(one), compared, f"{over_floor:.1f}", f"{one.rate:,.0f}"]
-        )
-    context.report.tables.append(table)
-    context.record(f"service on {loop}", series)
-    if "service" not in series:
-        return
-    single, batched = series["service"], series["service, batch=1000"]
-    loop_over, spread = (
-        f"aiobotocore loop ÷ service{{}}, CPU a record, {loop}",
-        "service, workers=8",
-    )
-    context.report.checks += [
-        Check(loop_over.format(""), ratio(base, single).median, SERVICE_RATIO, "x", at_least=True),
-        Check(
-            loop_over.format(", batch=1000"),
-            ratio(base, batched).median,
-            BATCH_RATIO,
-            "x",
-            at_least=True,
-        ),
-        Check(
-            f"service, workers=8 ÷ workers=1, CPU a record, {loop}",
-            1 / ratio(single, series[spread]).median,
-            WORKERS_RATIO,
-            "x",
-        ),
-    ]
-
-
 def run_core_section(context: Context) -> None:
     """The native core against the payload decode, interleaved."""
     try:
@@ -196,7 +124,7 @@ def run_core_section(context: Context) -> None:
     )
     for one in series.values():
         compared = "1" if one is base else str(ratio(base, one))
-        table.rows.append([one.name, *_cells(one), compared])
+        table.rows.append([one.name, *one.cells, compared])
     context.report.tables.append(table)
     context.record("core", series)
     context.report.checks.append(
@@ -369,7 +297,7 @@ def run_testkit_section(context: Context) -> None:
     )
     for one in series.values():
         cell = "1" if one is ours else str(ratio(one, ours))
-        table.rows.append([one.name, *_cells(one), cell])
+        table.rows.append([one.name, *one.cells, cell])
         if one is not ours:
             context.report.checks.append(
                 Check(
@@ -389,8 +317,7 @@ def run_testkit_section(context: Context) -> None:
     context.record("testkit", series)
 
 
-# In the order in which they run. Sections for many shards and long runs join here (README.md, "To
-# come").
+# In the order in which they run.
 SECTIONS: dict[str, Callable[[Context], None]] = {
     "core": run_core_section,
     "micro": run_micro_section,
@@ -400,6 +327,8 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "publishing": run_publishing_section,
     "stall": run_stall_section,
     "memory": run_memory_section,
+    "endurance": run_endurance_section,
+    "shards": run_shards_section,
     "waiting": run_waiting_section,
     "testkit": run_testkit_section,
 }
