@@ -68,7 +68,7 @@ class _Seen:
         spec = task.spec
         self._records, self._total = spec.records, spec.records * spec.pages
         self._first = spec.record_id(0, 0, 0)
-        self._sum = sum(sum(spec.ids(page, page + 1)) for page in range(spec.pages))
+        self._sum = sum(sum(spec.ids(page, 1)) for page in range(spec.pages))
         self._step = (self._total - task.settled) // _LOOKS
         self._next = task.settled
         self.count = 0
