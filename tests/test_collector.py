@@ -520,6 +520,50 @@ class TestOtherLoops:
             futures[0].result()
         assert await sink.connection.collectors.flush(1) == ""
 
+    def test_a_loop_that_stopped_in_the_middle_of_a_turn_is_not_taken_for_the_running_one(
+        self, sink: Sink
+    ):
+        own = sink.publisher(batch=1)
+        first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+        made: list[asyncio.Future[PutResult]] = []
+
+        async def publish() -> None:
+            # Twice: the second one finds the collector of the first.
+            made.extend(own.publish_nowait(b"x", "orders") for _ in range(2))
+
+        def publish_and_stop() -> None:
+            made.extend(own.publish_nowait(b"x", "orders") for _ in range(2))
+            first.stop()
+
+        try:
+            first.call_soon(publish_and_stop)
+            first.run_forever()
+            second.run_until_complete(publish())
+            assert [each.get_loop() for each in made] == [first, first, second, second]
+
+            first.run_until_complete(asyncio.wait(made[:2]))
+            second.run_until_complete(asyncio.wait(made[2:]))
+        finally:
+            first.close()
+            second.close()
+
+    async def test_another_thread_in_the_same_turn_has_its_own_loop(self, sink: Sink):
+        own = sink.publisher(batch=1)
+        here = [own.publish_nowait(b"x", "orders") for _ in range(2)]
+        loops: list[bool] = []
+
+        async def there() -> None:
+            future = own.publish_nowait(b"x", "orders")
+            loops.append(future.get_loop() is asyncio.get_running_loop())
+            await future
+
+        thread = threading.Thread(target=lambda: asyncio.run(there()))
+        thread.start()
+        thread.join()  # in the turn of the loop in which the others were published
+
+        assert loops == [True]
+        await asyncio.gather(*here)
+
 
 class TestPolicy:
     @pytest.mark.parametrize(

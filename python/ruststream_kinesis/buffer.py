@@ -102,7 +102,8 @@ class Buffer:
         """Takes a record in, unless there is no room or others wait for it already.
 
         Returns:
-            `None` where it was not taken, else whether the next request is now as full as can be.
+            `None` where it was not taken, else whether it is the first that is ready, or makes the
+            next request as full as it can be.
         """
         records, size = self.records, record.size
         if (
@@ -128,7 +129,8 @@ class Buffer:
         ready = self._ready
         ready.append(record)
         self._ready_bytes += size
-        return len(ready) >= self._batch or self._ready_bytes >= MAX_PUT_RECORDS_BYTES
+        count = len(ready)
+        return count in (1, self._batch) or self._ready_bytes >= MAX_PUT_RECORDS_BYTES
 
     def wait_outside(self, record: Pending) -> None:
         """Keeps a record until there is room; its publisher waits."""

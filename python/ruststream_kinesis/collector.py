@@ -17,6 +17,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Protocol
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
@@ -125,8 +126,11 @@ class Collector:
         self._troubled = False
         """Something failed, and not everything that did was put since."""
         self._swept = -math.inf
-        self._now: float | None = None
-        """The time, in this turn of the loop."""
+        self._now = 0.0
+        """The time, in a turn of the loop in which something was submitted."""
+        self.thread: int | None = None
+        """The one that runs the loop, in such a turn: while it does, the loop is the running one.
+        To ask which loop that is costs a system call on CPython 3.11."""
         self._due = _NEVER
         """When the first of those that are ready has waited long enough for others."""
         self._hurried = False
@@ -159,11 +163,12 @@ class Collector:
         Raises:
             BufferFull: There is no room, and nobody is to wait for it.
         """
-        now = self._now
-        if now is None:
+        if self.thread is None:
             # Once a turn of the loop: nothing is sent within one.
-            now = self._now = self._link.clock.monotonic()
+            self._now = self._link.clock.monotonic()
+            self.thread = get_ident()
             self.loop.call_soon(self._turn)
+        now = self._now
         record = Pending(loop=self.loop)
         record.entry = entry
         record.size = size
@@ -171,8 +176,8 @@ class Collector:
         record.deadline = _NEVER if deadline is None else now + deadline
         record.wanted = wanted
         buffer = self._buffer
-        closes = buffer.offer(record)
-        if closes is None:
+        wakes = buffer.offer(record)
+        if wakes is None:
             if not patient:
                 raise BufferFull(
                     f"{buffer.records} records ({buffer.bytes} bytes) wait to be published: await "
@@ -184,12 +189,12 @@ class Collector:
             self._due = now + self._batching.linger
             self._owner.begins(self)
             self._pump = self._supervisor.spawn(f"publish[{self.stream.name}]", self._run())
-        elif closes or self._due == _NEVER:
+        elif wakes:
             self._changed.set()
         return record
 
     def _turn(self) -> None:
-        self._now = None
+        self.thread = None
 
     def hurry(self) -> None:
         """Sends what there is, and what comes until all is decided, without waiting for more."""

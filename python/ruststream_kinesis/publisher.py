@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 from ruststream_kinesis.buffer import Pending
@@ -20,7 +21,7 @@ from ruststream_kinesis.limits import (
     check_record_size,
     check_seconds,
 )
-from ruststream_kinesis.records import OutgoingRecord, RecordMaker, send
+from ruststream_kinesis.records import OutgoingRecord, Parts, RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import PutResult
 
@@ -30,8 +31,6 @@ __all__ = ["KinesisPublish", "KinesisPublisher"]
 _PUBLISH_DEADLINE = 30.0
 # Each publish waits as long for others; more than this is a mistake of units.
 _LONGEST_LINGER = 10.0
-_Parts = tuple[StreamRef, bytes, str, int, str | None, bool]
-"""An `OutgoingRecord`, or the plain tuple of its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +182,11 @@ class KinesisPublisher:
             NotConnected: The service is not running.
             PublishError: The service refused it, or went on refusing it past the deadline.
         """
-        record = self._maker.make(value, to, partition_key, headers, explicit_hash_key)
         if self._batching is not None:
-            result = await self._collect(record, self._deadline)
+            parts = self._parts(value, to, partition_key, headers, explicit_hash_key)
+            result = await self._collect(parts, self._deadline)
         else:
+            record = self._maker.make(value, to, partition_key, headers, explicit_hash_key)
             deadline = self._connection.clock.monotonic() + self._deadline
             result = await send(self._connection, record, deadline=deadline)
         assert result is not None  # it only gives up early where it was asked to
@@ -215,7 +215,7 @@ class KinesisPublisher:
         Where the buffer is full it waits outside, in its order: who calls bounds how many do.
         """
         return self._collect(
-            self._maker.parts(value, to, None, None, None), self._policy.deadline, wanted
+            self._parts(value, to, None, None, None), self._policy.deadline, wanted
         )
 
     async def put_while(
@@ -226,7 +226,7 @@ class KinesisPublisher:
         It has no deadline, whatever the policy says: a copy is all that is left to be tried.
         """
         if self._batching is not None:
-            return await self._collect(record, None, wanted)
+            return await self._collect(record.parts, None, wanted)
         return await send(self._connection, record, wanted=wanted)
 
     def publish_nowait(
@@ -264,12 +264,13 @@ class KinesisPublisher:
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             return _failed(error)
         # As in `_collect`, whose call alone would be a tenth of all this.
-        stream, data, key, key_bytes, explicit_hash_key, spread = record
-        last, size = self._last, len(data) + key_bytes
+        stream, entry, size, key = record
+        last = self._last
         if (
             last is None
             or last[1] is not stream
-            or last[0] is not asyncio.get_running_loop()
+            or last[2].thread != get_ident()
+            or not last[0].is_running()
             or size > DEFAULT_MAX_RECORD_BYTES
             or not self._connection.connected
         ):
@@ -278,14 +279,11 @@ class KinesisPublisher:
                 return self._collect(record, self._deadline, None, False)  # type: ignore[return-value]  # as said
             except (InvalidRecord, NotConnected) as error:
                 return _failed(error)
-        entry: Any = (data, key, explicit_hash_key)
-        return last[2].submit(  # type: ignore[return-value]  # as above
-            entry, size, None if spread else key, self._deadline, None, False
-        )
+        return last[2].submit(entry, size, key, self._deadline, None, False)  # type: ignore[return-value]  # as above
 
     def _collect(
         self,
-        record: _Parts,
+        record: Parts,
         deadline: float | None,
         wanted: Callable[[], bool] | None = None,
         patient: bool = True,
@@ -294,17 +292,15 @@ class KinesisPublisher:
         connection, loop, last = self._connection, asyncio.get_running_loop(), self._last
         if not connection.connected:
             _ = connection.transport  # raises: a service that does not run takes nothing
-        stream, data, key, key_bytes, explicit_hash_key, spread = record
+        stream, entry, size, key = record
         if last is None or last[0] is not loop or last[1] is not stream:
             assert self._batching is not None
             collector = connection.collectors.of(stream, self._batching, loop)
             last = self._last = (loop, stream, collector)
-        size = len(data) + key_bytes
         if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
-            check_record_size(len(data), key_bytes, limit, stream.name)
-        # A plain tuple is quicker to make, and forgotten by the collector of garbage.
-        entry: Any = (data, key, explicit_hash_key)
-        return last[2].submit(entry, size, None if spread else key, deadline, wanted, patient)
+            data_bytes = len(entry[0])
+            check_record_size(data_bytes, size - data_bytes, limit, stream.name)
+        return last[2].submit(entry, size, key, deadline, wanted, patient)
 
 
 def _failed(error: Exception) -> asyncio.Future[PutResult]:

@@ -186,7 +186,8 @@ _decode_all_put = msgspec.json.Decoder(_AllPut).decode
 
 def _all_put(body: bytes) -> list[PutResult | RequestError] | None:
     """The results of a batch where none was refused, the usual case; `None` where that is not so."""
-    if b'"ErrorCode":"' in body or b'"ErrorCode": "' in body:
+    # Most answers do not name it at all, and to look for it costs a third of reading them.
+    if b'"ErrorCode"' in body and (b'"ErrorCode":"' in body or b'"ErrorCode": "' in body):
         return None
     try:
         answer = _decode_all_put(body)
