@@ -55,6 +55,15 @@ impl Aggregator {
         Self::default()
     }
 
+    /// The same, with room for as many bytes of records.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            records: Vec::with_capacity(bytes),
+            ..Self::default()
+        }
+    }
+
     /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -149,6 +158,44 @@ impl Aggregator {
     }
 }
 
+/// How many records, from the first on, one aggregate of at most `limit` bytes holds; at least one,
+/// since what fits into none goes alone. Each is a partition key, an explicit hash key, and data.
+///
+/// Data that begins as an aggregate does goes alone, too: within another one no reader would take
+/// it apart.
+#[must_use]
+pub fn fitting<'a>(
+    records: impl IntoIterator<Item = (&'a str, Option<&'a str>, &'a [u8])>,
+    limit: usize,
+) -> usize {
+    let mut keys: HashMap<&str, u64> = HashMap::new();
+    let mut hash_keys: HashMap<&str, u64> = HashMap::new();
+    let mut size = MAGIC.len() + SUM_BYTES;
+    let mut count = 0;
+    for (key, hash_key, data) in records {
+        if count == 0 {
+            size += key.len();
+        }
+        let key_at = index(&mut keys, &mut size, field::PARTITION_KEYS, key);
+        let hash_at = hash_key.map(|key| index(&mut hash_keys, &mut size, field::HASH_KEYS, key));
+        size += bytes_len(field::RECORDS, record_len(key_at, hash_at, data.len()));
+        if size > limit || data.starts_with(&MAGIC) {
+            break;
+        }
+        count += 1;
+    }
+    count.max(1)
+}
+
+/// The index of a key in a table of which only the size is wanted.
+fn index<'a>(table: &mut HashMap<&'a str, u64>, size: &mut usize, field: u64, key: &'a str) -> u64 {
+    let next = table.len() as u64;
+    *table.entry(key).or_insert_with(|| {
+        *size += bytes_len(field, key.len());
+        next
+    })
+}
+
 /// Bytes of a record within the message.
 fn record_len(key_at: u64, hash_at: Option<u64>, data_bytes: usize) -> usize {
     number_len(field::PARTITION_KEY, key_at)
@@ -173,6 +220,27 @@ mod tests {
             \x1a\t\x08\x00\x10\x00\x1a\x03def\"V\xd7hE\xbc\x95Ao\xe8\xc5\x12@\xe1\x14\x81"
         );
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn as_many_fit_as_the_size_says_and_one_always_does() {
+        let record = ("k", None, &b"0123456789"[..]);
+        let mut two = Aggregator::new();
+        two.add(record.0, record.1, record.2);
+        two.add(record.0, record.1, record.2);
+        let size = two.size();
+        assert_eq!(fitting([record; 3], size), 2);
+        assert_eq!(fitting([record; 3], size - 1), 1);
+        assert_eq!(fitting([record; 3], 0), 1);
+        assert_eq!(fitting([record; 3], usize::MAX), 3);
+    }
+
+    #[test]
+    fn what_begins_as_an_aggregate_goes_alone() {
+        let plain = ("k", None, &b"x"[..]);
+        let nested = ("k", None, &b"\xf3\x89\x9a\xc2..."[..]);
+        assert_eq!(fitting([plain, plain, nested, plain], 1_000), 2);
+        assert_eq!(fitting([nested, plain], 1_000), 1);
     }
 
     #[test]
@@ -207,6 +275,20 @@ mod tests {
             let first = all.partition_key().map_or(0, str::len);
             let blob = all.take();
             prop_assert_eq!((blob.len() + first, given.len()), (size, len));
+
+            let texts: Vec<_> = given
+                .iter()
+                .map(|(key, hash, data)| (key, hash.map(|hash| hash.to_string()), data))
+                .collect();
+            let records = || {
+                texts
+                    .iter()
+                    .map(|(key, hash, data)| (key.as_str(), hash.as_deref(), data.as_slice()))
+            };
+            prop_assert_eq!(fitting(records(), size), len.max(1));
+            if len > 1 {
+                prop_assert_eq!(fitting(records(), size - 1), len - 1);
+            }
 
             let read = kpl::read(&blob).unwrap();
             let keys: Vec<_> = read.partition_keys(&blob).collect();

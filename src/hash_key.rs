@@ -21,9 +21,69 @@ pub fn is_explicit(text: &str) -> bool {
         && text.parse::<u128>().is_ok()
 }
 
+/// The hash key that a record goes by.
+#[must_use]
+pub fn of_record(partition_key: &str, explicit: Option<&str>) -> u128 {
+    explicit
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| of_partition_key(partition_key))
+}
+
+/// The hash keys of some shards, no two of which have one in common.
+#[derive(Debug)]
+pub struct Ranges {
+    /// First and last hash key, and the place in the order in which they were given.
+    sorted: Vec<(u128, u128, usize)>,
+}
+
+impl Ranges {
+    /// Ranges by their first and last hash keys, both of which belong to them.
+    #[must_use]
+    pub fn new(given: &[(u128, u128)]) -> Self {
+        let places = given.iter().enumerate();
+        let mut sorted: Vec<_> = places
+            .map(|(at, (first, last))| (*first, *last, at))
+            .collect();
+        sorted.sort_unstable();
+        Self { sorted }
+    }
+
+    /// Which of the ranges a hash key is in.
+    #[must_use]
+    pub fn place(&self, hash_key: u128) -> Option<usize> {
+        let after = self.sorted.partition_point(|range| range.0 <= hash_key);
+        let (_, last, place) = self.sorted.get(after.checked_sub(1)?)?;
+        (hash_key <= *last).then_some(*place)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hash_key_is_in_the_range_that_holds_it_or_in_none() {
+        let ranges = Ranges::new(&[(100, u128::MAX), (0, 9), (10, 10)]);
+        for (hash_key, place) in [
+            (0, Some(1)),
+            (9, Some(1)),
+            (10, Some(2)),
+            (11, None),
+            (99, None),
+            (100, Some(0)),
+            (u128::MAX, Some(0)),
+        ] {
+            assert_eq!(ranges.place(hash_key), place, "{hash_key}");
+        }
+        assert_eq!(Ranges::new(&[]).place(0), None);
+        assert_eq!(Ranges::new(&[(1, 2)]).place(0), None);
+    }
+
+    #[test]
+    fn an_explicit_hash_key_stands_in_for_that_of_the_partition_key() {
+        assert_eq!(of_record("user-1", Some("17")), 17);
+        assert_eq!(of_record("user-1", None), of_partition_key("user-1"));
+    }
 
     #[test]
     fn case_k2_a_hash_key_is_unsigned_and_starts_with_the_highest_byte() {

@@ -20,12 +20,15 @@ __all__ = [
     "Aggregator",
     "Batcher",
     "Chunks",
+    "HashRanges",
     "Page",
     "Signer",
     "Watermark",
+    "aggregate_fitting",
     "decode_aggregate",
     "decode_envelope",
     "decode_put_records",
+    "encode_aggregate",
     "encode_envelope",
     "encode_get_records",
     "encode_put_record",
@@ -660,6 +663,46 @@ def decode_aggregate(blob: Buffer) -> list[tuple[str, str | None, bytes]] | None
 
     `None` for a blob that is no complete aggregate (see `Page`). Envelopes are not looked at.
     """
+
+def aggregate_fitting(entries: Sequence[tuple[bytes, str, str | None]], limit: int) -> int:
+    """How many entries, from the first on, one aggregate of at most `limit` bytes holds.
+
+    At least one: what fits into no aggregate goes alone. So does data that begins as an aggregate
+    does, since nobody would take it apart within another one.
+
+    Args:
+        entries: Blob, partition key and explicit hash key (or `None`) of each record.
+        limit: Bytes of the aggregate and of its first record's partition key.
+    """
+
+def encode_aggregate(entries: Sequence[tuple[bytes, str, str | None]]) -> bytes:
+    """The aggregate of these records, in one call; the GIL is released while it is written.
+
+    Args:
+        entries: Blob, partition key and explicit hash key (or `None`) of each record.
+    """
+
+@final
+class HashRanges:
+    """The ranges of hash keys of a stream's shards."""
+
+    def __new__(cls, ranges: list[tuple[str, str]]) -> HashRanges:
+        """Ranges that have no hash key in common.
+
+        Args:
+            ranges: The first and the last hash key of each, in decimal digits.
+
+        Raises:
+            ValueError: One of them is no number below 2^128.
+        """
+
+    def places(self, entries: Sequence[tuple[bytes, str, str | None]]) -> list[int | None]:
+        """Which of the ranges, by its index, each record is in; `None` for one in no range.
+
+        Args:
+            entries: Blob, partition key and explicit hash key (or `None`) of each record. Where
+                there is an explicit hash key it decides, else the hash of the partition key.
+        """
 
 def hash_key(partition_key: str) -> int:
     """What the service puts a record into a shard by, where it has no explicit hash key.

@@ -149,8 +149,18 @@ class AwsTransport:
             for shard in member(answer, "Shards", stream):
                 parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
                 shard_id = member(shard, "ShardId", stream)
-                starts = (shard.get("SequenceNumberRange") or {}).get("StartingSequenceNumber")
-                shards.append(ShardInfo(shard_id, tuple(p for p in parents if p), starts))
+                numbers = shard.get("SequenceNumberRange") or {}
+                keys = shard.get("HashKeyRange") or {}
+                low, high = keys.get("StartingHashKey"), keys.get("EndingHashKey")
+                shards.append(
+                    ShardInfo(
+                        shard_id,
+                        tuple(p for p in parents if p),
+                        numbers.get("StartingSequenceNumber"),
+                        (str(low), str(high)) if low and high else None,
+                        ended=bool(numbers.get("EndingSequenceNumber")),
+                    )
+                )
             token = answer.get("NextToken")
             if not token:
                 # The first page's time: what is older than it was listed.

@@ -44,7 +44,7 @@ from ruststream_kinesis.transport import (
     record_limit,
 )
 
-__all__ = ["Batching", "Collector", "Owner"]
+__all__ = ["SWEEP_INTERVAL", "Batching", "Collector", "Owner"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
@@ -55,7 +55,7 @@ _IN_FLIGHT = 4
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 5.0
 # How often, while requests fail, it looks for records whose time is over: each look is at all of them.
-_SWEEP_INTERVAL = 1.0
+SWEEP_INTERVAL = 1.0
 _NEVER = math.inf
 
 
@@ -71,6 +71,8 @@ class Batching:
     """Records that may wait or be on their way."""
     max_bytes: int
     """Their data and partition keys together."""
+    aggregate: bool = False
+    """Pack the records of a shard into one."""
 
 
 class Owner(Protocol):
@@ -232,17 +234,20 @@ class Collector:
             self._pump = None
             self._due = _NEVER
             self._hurried = self._troubled = False
-            self._owner.ends(self)
+            self._ends()
+
+    def _ends(self) -> None:
+        self._owner.ends(self)
 
     def _rest(self) -> float | None:
         """Seconds until a request may go; `None`: not before something else has happened."""
         buffer, now = self._buffer, self._link.clock.monotonic()
-        if self._troubled and now - self._swept >= _SWEEP_INTERVAL:
+        if self._troubled and now - self._swept >= SWEEP_INTERVAL:
             self._sweep(now)
         if self._on_their_way >= _IN_FLIGHT:
             return None
         if (paused := self._paused_until - now) > 0:
-            return min(paused, _SWEEP_INTERVAL)
+            return min(paused, SWEEP_INTERVAL)
         resting = self._resting
         while resting and resting[0][0] <= now:
             buffer.put_back(heapq.heappop(resting)[1])
@@ -259,7 +264,7 @@ class Collector:
 
     async def _request(self, number: int, batch: list[Pending]) -> None:
         try:
-            results, whole = await self._put(batch)
+            results, whole = await self._attempt(number, batch)
         finally:
             self._on_their_way -= 1
             self._changed.set()
@@ -276,7 +281,11 @@ class Collector:
             self._troubled = bool(self._resting)
         self._buffer.rest(number, left)
 
-    async def _put(self, batch: list[Pending]) -> tuple[Sequence[PutResult | KinesisError], bool]:
+    async def _attempt(
+        self,
+        number: int,  # noqa: ARG002 - by which `Lanes` knows what goes together
+        batch: list[Pending],
+    ) -> tuple[Sequence[PutResult | KinesisError], bool]:
         """One attempt at a request.
 
         Returns:

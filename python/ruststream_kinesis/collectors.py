@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 
+from ruststream_kinesis.aggregating import AggregatingCollector
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.collector import Batching, Collector
 from ruststream_kinesis.stream import StreamRef
@@ -55,7 +56,8 @@ class Collectors:
         with self._lock:
             found = self._known.get(key)
             if found is None:
-                found = self._known[key] = Collector(self, self._link, stream, batching, loop)
+                kind = AggregatingCollector if batching.aggregate else Collector
+                found = self._known[key] = kind(self, self._link, stream, batching, loop)
         return found
 
     async def pause(self, seconds: float, changed: asyncio.Event) -> None:

@@ -14,6 +14,7 @@ from ruststream_kinesis.errors import ConfigurationError, InvalidRecord
 
 __all__ = [
     "DEFAULT_MAX_RECORD_BYTES",
+    "LAST_HASH_KEY",
     "MAX_GET_RECORDS",
     "MAX_PARTITION_KEY_LENGTH",
     "MAX_PUT_RECORDS",
@@ -34,8 +35,9 @@ MAX_PARTITION_KEY_LENGTH = 256
 # Records of one PutRecords request, and their data and partition keys together.
 MAX_PUT_RECORDS = 500
 MAX_PUT_RECORDS_BYTES = 10 * 1024 * 1024
-# Hash keys are 128 bits.
+# Hash keys are 128 bits; here as the service writes them.
 _HASH_KEYS = 2**128
+LAST_HASH_KEY = str(_HASH_KEYS - 1)
 
 _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import get_ident
@@ -56,6 +57,11 @@ class KinesisPublish:
     a request, since the service may take them in another order: few keys make small requests."""
     linger: float = 0.05
     """Seconds that the first record of a request waits for others, where there is a `batch`."""
+    aggregate: bool = False
+    """Pack records of one shard into one, as the Kinesis Producer Library does; means a `batch` of
+    500 where none is given, which then counts aggregates. Only for streams whose readers all know
+    aggregates: others lose the records, some of them in silence. Copies and dead letters go by
+    themselves all the same."""
     buffer_records: int = 100_000
     """Records that may wait or be on their way to one stream, where there is a `batch`; when there
     are so many, `publish` waits for room and `publish_nowait` raises `BufferFull`."""
@@ -79,6 +85,8 @@ class KinesisPublish:
         self._check_batching()
 
     def _check_batching(self) -> None:
+        if not isinstance(self.aggregate, bool):
+            raise ConfigurationError(f"aggregate must be True or False: {self.aggregate!r}")
         if self.batch is not None:
             _check_whole("batch", self.batch, 1)
         if self.batch is not None and self.batch > MAX_PUT_RECORDS:
@@ -89,9 +97,10 @@ class KinesisPublish:
             raise ConfigurationError(
                 f"linger must be at most {_LONGEST_LINGER:g} s: {self.linger!r}"
             )
-        if self.batch is not None and self.linger == 0:
+        if (self.batch is not None or self.aggregate) and self.linger == 0:
+            what = "batch" if self.batch is not None else "aggregate"
             raise ConfigurationError(
-                "a batch that waits for nobody is none: leave out batch=, or give linger= some "
+                f"a batch that waits for nobody is none: leave out {what}=, or give linger= some "
                 "milliseconds"
             )
         _check_whole("buffer_records", self.buffer_records, self.batch or 1)
@@ -100,9 +109,10 @@ class KinesisPublish:
     @property
     def batching(self) -> Batching | None:
         """How records are collected; `None` where each goes by itself."""
-        if self.batch is None:
+        batch = self.batch or (MAX_PUT_RECORDS if self.aggregate else None)
+        if batch is None:
             return None
-        return Batching(self.batch, self.linger, self.buffer_records, self.buffer_bytes)
+        return Batching(batch, self.linger, self.buffer_records, self.buffer_bytes, self.aggregate)
 
     @classmethod
     def of(cls, publish: KinesisPublish | str | None) -> KinesisPublish | None:
@@ -223,10 +233,11 @@ class KinesisPublisher:
     ) -> PutResult | None:
         """Puts a record that is made already, a copy, for as long as it is wanted.
 
-        It has no deadline, whatever the policy says: a copy is all that is left to be tried.
+        It has no deadline, whatever the policy says: a copy is all that is left to be tried. It is
+        never part of an aggregate: whoever reads the stream has to know it as a record of its own.
         """
         if self._batching is not None:
-            return await self._collect(record.parts, None, wanted)
+            return await self._collect(record.parts, None, wanted, alone=True)
         return await send(self._connection, record, wanted=wanted)
 
     def publish_nowait(
@@ -287,15 +298,21 @@ class KinesisPublisher:
         deadline: float | None,
         wanted: Callable[[], bool] | None = None,
         patient: bool = True,
+        *,
+        alone: bool = False,
     ) -> Pending:
-        """Gives a record to the collector of its stream on this loop."""
+        """Gives a record to the collector of its stream on this loop; `alone`: to no aggregate."""
         connection, loop, last = self._connection, asyncio.get_running_loop(), self._last
         if not connection.connected:
             _ = connection.transport  # raises: a service that does not run takes nothing
         stream, entry, size, key = record
-        if last is None or last[0] is not loop or last[1] is not stream:
-            assert self._batching is not None
-            collector = connection.collectors.of(stream, self._batching, loop)
+        batching = self._batching
+        assert batching is not None
+        if alone and batching.aggregate:
+            plain = dataclasses.replace(batching, aggregate=False)
+            last = (loop, stream, connection.collectors.of(stream, plain, loop))
+        elif last is None or last[0] is not loop or last[1] is not stream:
+            collector = connection.collectors.of(stream, batching, loop)
             last = self._last = (loop, stream, collector)
         if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
             data_bytes = len(entry[0])

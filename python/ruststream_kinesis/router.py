@@ -168,7 +168,7 @@ class Router:
             _check_policy("on_error", on_error)
             _check_policy("on_decode_error", on_decode_error)
             reply = KinesisPublish.of(publish)
-            if reply is not None and reply.to is None and reply.batch is None:
+            if reply is not None and reply.to is None and reply.batching is None:
                 raise ConfigurationError(
                     "publish= names no stream for the replies, KinesisPublish(to=...), nor a "
                     "batch= for copies and dead letters"

@@ -61,6 +61,10 @@ class ShardInfo:
     """None, one (split) or two (merge)."""
     starting_sequence_number: str | None = None
     """No record of the shard has a lower one."""
+    hash_keys: tuple[str, str] | None = None
+    """The first and the last hash key of its records, in decimal digits."""
+    ended: bool = False
+    """It takes no records any more: it was split or merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
 
     shard_id: str
     sequence_number: str
+    sub_sequence_number: int | None = None
+    """Which record of its aggregate, from 0; `None` for one that came alone."""
 
 
 class PutEntry(NamedTuple):

@@ -6,6 +6,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
+use super::requests::{borrowed, owned};
 use super::{lock, Int};
 use crate::error::Error;
 use crate::{aggregator, hash_key as keys, kpl};
@@ -124,6 +125,70 @@ pub fn decode_aggregate<'py>(
 #[pyfunction]
 pub fn hash_key(partition_key: &Bound<'_, PyString>) -> PyResult<u128> {
     Ok(keys::of_partition_key(text(partition_key)?))
+}
+
+#[pyfunction]
+pub fn aggregate_fitting(entries: &Bound<'_, PyAny>, limit: Int) -> PyResult<usize> {
+    let owned = owned(entries)?;
+    let records = borrowed(&owned)?;
+    let parts = records
+        .iter()
+        .map(|each| (each.partition_key, each.explicit_hash_key, each.data));
+    Ok(aggregator::fitting(parts, limit.count().unwrap_or(0)))
+}
+
+#[pyfunction]
+pub fn encode_aggregate<'py>(
+    py: Python<'py>,
+    entries: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let owned = owned(entries)?;
+    let records = borrowed(&owned)?;
+    let blob = py.detach(|| {
+        // The tags and lengths of a record take 20 bytes at most.
+        let room = records.iter().map(|each| each.data.len() + 20).sum();
+        let mut all = aggregator::Aggregator::with_capacity(room);
+        for each in &records {
+            all.add(each.partition_key, each.explicit_hash_key, each.data);
+        }
+        all.take()
+    });
+    Ok(PyBytes::new(py, &blob))
+}
+
+/// The ranges of hash keys of a stream's shards.
+#[pyclass(module = "ruststream_kinesis._core", frozen)]
+pub struct HashRanges {
+    inner: keys::Ranges,
+}
+
+#[pymethods]
+impl HashRanges {
+    #[new]
+    fn new(ranges: Vec<(String, String)>) -> PyResult<Self> {
+        let number = |text: &String| {
+            text.parse::<u128>().map_err(|_| Error::Argument {
+                detail: "a hash key is a decimal number below 2^128",
+            })
+        };
+        let ranges = ranges
+            .iter()
+            .map(|(first, last)| Ok((number(first)?, number(last)?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        Ok(Self {
+            inner: keys::Ranges::new(&ranges),
+        })
+    }
+
+    fn places(&self, entries: &Bound<'_, PyAny>) -> PyResult<Vec<Option<usize>>> {
+        let owned = owned(entries)?;
+        let records = borrowed(&owned)?;
+        let places = records.iter().map(|each| {
+            let hash_key = keys::of_record(each.partition_key, each.explicit_hash_key);
+            self.inner.place(hash_key)
+        });
+        Ok(places.collect())
+    }
 }
 
 /// The keys of a record that is to be written.

@@ -56,7 +56,10 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(requests::encode_put_records, module)?)?;
     module.add_function(wrap_pyfunction!(requests::decode_put_records, module)?)?;
     module.add_class::<aggregate::Aggregator>()?;
+    module.add_class::<aggregate::HashRanges>()?;
+    module.add_function(wrap_pyfunction!(aggregate::aggregate_fitting, module)?)?;
     module.add_function(wrap_pyfunction!(aggregate::decode_aggregate, module)?)?;
+    module.add_function(wrap_pyfunction!(aggregate::encode_aggregate, module)?)?;
     module.add_function(wrap_pyfunction!(aggregate::hash_key, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::encode_envelope, module)?)?;
     module.add_function(wrap_pyfunction!(envelope::rewrite_envelope, module)?)?;

@@ -23,11 +23,51 @@ thread_local! {
 }
 
 /// Data, partition key and explicit hash key of a record, kept alive.
-type Owned<'py> = (
+pub(super) type Owned<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyString>,
     Option<Bound<'py, PyString>>,
 );
+
+/// Records as Python has them, held so that their bytes stay where they are.
+pub(super) fn owned<'py>(entries: &Bound<'py, PyAny>) -> PyResult<Vec<Owned<'py>>> {
+    entries
+        .try_iter()?
+        .map(|entry| {
+            let entry = entry?.cast_into::<PyTuple>()?;
+            if entry.len() != 3 {
+                return Err(PyValueError::new_err("an entry has three parts"));
+            }
+            let explicit = entry.get_item(2)?;
+            Ok((
+                entry.get_item(0)?.cast_into::<PyBytes>()?,
+                entry.get_item(1)?.cast_into::<PyString>()?,
+                if explicit.is_none() {
+                    None
+                } else {
+                    Some(explicit.cast_into::<PyString>()?)
+                },
+            ))
+        })
+        .collect()
+}
+
+/// The same without Python.
+pub(super) fn borrowed<'a>(owned: &'a [Owned<'_>]) -> PyResult<Vec<Entry<'a>>> {
+    owned
+        .iter()
+        .map(|(data, partition_key, explicit_hash_key)| {
+            Ok(Entry {
+                data: data.as_bytes(),
+                partition_key: partition_key.to_str()?,
+                explicit_hash_key: explicit_hash_key
+                    .as_ref()
+                    .map(|key| key.to_str())
+                    .transpose()?,
+            })
+        })
+        .collect()
+}
 
 #[pyfunction]
 #[pyo3(signature = (iterator, limit, arn=None))]
@@ -66,38 +106,8 @@ pub fn encode_put_records<'py>(
     py: Python<'py>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     // Held while the bytes are written, so that they stay where they are without the GIL.
-    let owned = entries
-        .try_iter()?
-        .map(|entry| {
-            let entry = entry?.cast_into::<PyTuple>()?;
-            if entry.len() != 3 {
-                return Err(PyValueError::new_err("an entry has three parts"));
-            }
-            let explicit = entry.get_item(2)?;
-            Ok((
-                entry.get_item(0)?.cast_into::<PyBytes>()?,
-                entry.get_item(1)?.cast_into::<PyString>()?,
-                if explicit.is_none() {
-                    None
-                } else {
-                    Some(explicit.cast_into::<PyString>()?)
-                },
-            ))
-        })
-        .collect::<PyResult<Vec<Owned<'py>>>>()?;
-    let entries = owned
-        .iter()
-        .map(|(data, partition_key, explicit_hash_key)| {
-            Ok(Entry {
-                data: data.as_bytes(),
-                partition_key: partition_key.to_str()?,
-                explicit_hash_key: explicit_hash_key
-                    .as_ref()
-                    .map(|key| key.to_str())
-                    .transpose()?,
-            })
-        })
-        .collect::<PyResult<Vec<Entry<'_>>>>()?;
+    let owned = owned(entries)?;
+    let entries = borrowed(&owned)?;
     let stream = named(stream, arn);
     BUFFER.with_borrow_mut(|body| {
         body.clear();

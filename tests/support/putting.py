@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruststream_kinesis import KinesisPublish, KinesisPublisher, MemoryLeaseStore
+from ruststream_kinesis._core import hash_key
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import KinesisError, NotConnected, RequestError
-from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
+from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES, LAST_HASH_KEY
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock
-from ruststream_kinesis.transport import PutEntry, PutResult, StreamInfo
+from ruststream_kinesis.transport import (
+    PutEntry,
+    PutResult,
+    ShardInfo,
+    ShardListing,
+    StreamInfo,
+)
 
 __all__ = ["Sink", "throttled"]
 
@@ -41,6 +48,13 @@ class Sink:
     records: dict[str, list[tuple[str, bytes]]] = field(default_factory=lambda: defaultdict(list))
     """Key and data of what was taken, by stream."""
     described: int = 0
+    shards: list[ShardInfo] = field(
+        default_factory=lambda: [ShardInfo("shardId-0", hash_keys=("0", LAST_HASH_KEY))]
+    )
+    """What a listing says, and where a record goes."""
+    listed: int = 0
+    fail_listing: Callable[[], BaseException | None] = lambda: None
+    """Asked for each listing: its error."""
     closed: bool = False
 
     def __post_init__(self) -> None:
@@ -79,7 +93,8 @@ class Sink:
             refused = self.refuse(entry)
             if refused is None:
                 self.records[stream.name].append((entry[1], entry[0]))
-                refused_or_put: Any = PutResult("shardId-0", str(len(self.records[stream.name])))
+                number = str(len(self.records[stream.name]))
+                refused_or_put: Any = PutResult(self.shard_of(entry), number)
             else:
                 refused_or_put = refused
             results.append(refused_or_put)
@@ -105,6 +120,28 @@ class Sink:
         """Tell the record limit."""
         self.described += 1
         return StreamInfo(stream.name, "ACTIVE", 0.0, self.max_record_bytes)
+
+    def shard_of(self, entry: tuple[Any, str, str | None]) -> str:
+        """Return the open shard that takes a record."""
+        at = int(entry[2] or hash_key(entry[1]))
+        (shard,) = (
+            each.shard_id
+            for each in self.shards
+            if not each.ended
+            and each.hash_keys is not None
+            and int(each.hash_keys[0]) <= at <= int(each.hash_keys[1])
+        )
+        return shard
+
+    async def list_shards(self, stream: StreamRef) -> ShardListing:
+        """List the shards."""
+        del stream
+        self.listed += 1
+        listing = ShardListing(tuple(self.shards), 0.0)
+        await asyncio.sleep(0)
+        if (error := self.fail_listing()) is not None:
+            raise error
+        return listing
 
     async def close(self) -> None:
         """Close."""

@@ -8,8 +8,11 @@ of a publish waits for it too.
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
+from ruststream_kinesis.aggregating import AggregatingCollector
 from ruststream_kinesis.testing.clock import LiveClock, ManualClock
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Expected
 from ruststream_kinesis.transport import PutEntry
@@ -84,7 +87,7 @@ def watch(
             return record
 
         if "submit" not in vars(collector):
-            vars(collector)["submit"] = caused
+            vars(collector).update(submit=caused, **_packing(collector))
         return collector
 
     async def hastened(seconds: float, changed: asyncio.Event) -> None:
@@ -104,6 +107,23 @@ def watch(
             vars(collectors).pop(name, None)
 
     return restore
+
+
+def _packing(collector: Collector) -> dict[str, Any]:
+    """What stands in for the packing of a collector that does so."""
+    if not isinstance(collector, AggregatingCollector):
+        return {}
+    return {"pack": functools.partial(_packed, collector.pack)}
+
+
+def _packed(pack: Callable[[list[PutEntry]], PutEntry], entries: list[PutEntry]) -> PutEntry:
+    """An aggregate goes back to whatever one of its records does."""
+    whole = pack(entries)
+    if not isinstance(whole, Caused):
+        whole = Caused(*whole)
+        given = [each.causes for each in entries if isinstance(each, Caused)]
+        whole.causes = tuple(dict.fromkeys(itertools.chain.from_iterable(given)))
+    return whole
 
 
 def _follow(record: Pending, sending: Sending, tracker: Tracker) -> None:

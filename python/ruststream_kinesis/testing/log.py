@@ -16,6 +16,7 @@ import msgspec
 
 from ruststream_kinesis._core import Page
 from ruststream_kinesis.errors import KinesisError, NotConnected, RequestError
+from ruststream_kinesis.limits import LAST_HASH_KEY
 from ruststream_kinesis.testing.collecting import Caused
 from ruststream_kinesis.testing.delivery import CAUSES, Cause
 from ruststream_kinesis.testing.record import LogRecord
@@ -198,7 +199,9 @@ class LogTransport:
     async def list_shards(self, stream: StreamRef) -> ShardListing:
         """The one shard."""
         del stream
-        return ShardListing((ShardInfo(SHARD_ID),), self._clock.time())
+        return ShardListing(
+            (ShardInfo(SHARD_ID, hash_keys=("0", LAST_HASH_KEY)),), self._clock.time()
+        )
 
     async def get_shard_iterator(
         self, stream: StreamRef, shard_id: str, position: KinesisPosition, *, after: bool = False
