@@ -85,6 +85,22 @@ class TestWhatSharesAnAggregate:
         ]
         assert sink.listed == 1
 
+    async def test_a_request_has_so_many_aggregates_at_most(self, sink: Sink):
+        third = 2**128 // 3
+        sink.shards = [
+            ShardInfo(f"s{n}", hash_keys=(str(n * third), str((n + 1) * third - 1)))
+            for n in range(3)
+        ]
+        own = sink.publisher(aggregate=True, batch=2)
+        for n in range(30):
+            own.publish_nowait(
+                b"%d" % n, "orders", partition_key="k", explicit_hash_key=str(n % 3 * third)
+            )
+        await sink.clock.advance(0.05)
+
+        assert sink.sizes == [2, 1]
+        assert [len(held(entry)) for each in sink.requests for entry in each] == [10, 10, 10]
+
     async def test_a_record_of_its_own_goes_as_it_is(self, sink: Sink):
         own = sink.publisher(aggregate=True)
         future = own.publish_nowait(
@@ -193,7 +209,8 @@ class TestWhatSharesAnAggregate:
 
         assert [held(each[0]) for each in sink.requests] == [[b"0"], [b"1"], [b"2", b"3"]]
         assert [each.result().shard_id for each in futures] == ["high"] * 4
-        assert sink.listed == 2
+        # At once, and a second after that brought nothing new.
+        assert sink.listed == 3
 
 
 async def until_requests(sink: Sink, count: int) -> None:
@@ -282,6 +299,26 @@ class TestFailures:
 
         assert all(isinstance(each.exception(), PublishError) for each in futures)
 
+    async def test_what_waits_behind_a_refused_aggregate_is_given_up_and_leaves_room(
+        self, sink: Sink
+    ):
+        late = sink.publisher(aggregate=True, deadline=60, buffer_records=2, batch=2)
+        early = sink.publisher(aggregate=True, deadline=1, buffer_records=2, batch=2)
+        sink.refuse = lambda _: throttled()
+        first = late.publish_nowait(b"1", "orders")
+        await sink.clock.advance(0.05)
+        second = early.publish_nowait(b"2", "orders")
+        for _ in range(8):
+            await sink.clock.advance(0.5)
+        assert isinstance(second.exception(), PublishError)
+
+        third = early.publish_nowait(b"3", "orders")
+        sink.refuse = lambda _: None
+        for _ in range(20):
+            await sink.clock.advance(0.5)
+        assert first.done()
+        assert third.done()
+
     async def test_a_full_buffer_counts_records(self, sink: Sink):
         own = sink.publisher(aggregate=True, batch=2, buffer_records=3)
         futures = [own.publish_nowait(b"x", "orders") for _ in range(3)]
@@ -345,6 +382,44 @@ class TestTheMap:
         assert len(sink.requests[2]) == 2
         assert sink.listed == 2
 
+    async def test_nothing_more_goes_to_a_shard_in_doubt_until_the_shards_are_listed(
+        self, sink: Sink
+    ):
+        own = sink.publisher(aggregate=True, deadline=3)
+        own.publish_nowait(b"0", "orders")
+        await sink.clock.advance(0.05)
+        sink.shards = halves(parent="shardId-0")
+        listed, list_shards = asyncio.Event(), sink.list_shards
+
+        async def slowly(stream: Any) -> Any:
+            await listed.wait()
+            return await list_shards(stream)
+
+        vars(sink)["list_shards"] = slowly
+        key = next(keys_in(low=True))
+        own.publish_nowait(b"1", "orders", partition_key=key)
+        await sink.clock.advance(0.05)
+        second = own.publish_nowait(b"2", "orders", partition_key=key)
+        await sink.clock.advance(0.5)
+        assert len(sink.requests) == 2
+
+        listed.set()
+        await sink.clock.advance(0.05)
+        assert len(sink.requests) == 3
+        assert second.result().shard_id == "low"
+
+        # Not beyond a deadline.
+        listed.clear()
+        sink.shards = halves("low2", "high2", parent="shardId-0")
+        own.publish_nowait(b"3", "orders", partition_key=key)
+        await sink.clock.advance(0.05)
+        fourth = own.publish_nowait(b"4", "orders", partition_key=key)
+        for _ in range(10):
+            await sink.clock.advance(0.5)
+        assert isinstance(fourth.exception(), PublishError)
+        listed.set()
+        await sink.clock.advance(0.5)
+
     async def test_a_map_that_never_fits_is_not_asked_for_at_every_answer(self, sink: Sink):
         own = sink.publisher(aggregate=True)
         vars(sink)["shard_of"] = lambda _: "elsewhere"
@@ -379,30 +454,31 @@ class TestTheMap:
         ]
         assert all(each.result().shard_id == "high" for each in futures)
 
+    @pytest.mark.parametrize("low_rests", [True, False])
     async def test_nothing_goes_by_a_new_map_before_what_went_by_the_old_one_is_decided(
-        self, sink: Sink
+        self, sink: Sink, *, low_rests: bool
     ):
         own = sink.publisher(aggregate=True)
         sink.shards = halves()
-        low, high = next(keys_in(low=True)), next(keys_in(low=False))
-        own.publish_nowait(b"0", "orders", partition_key=low)
+        rests, goes = next(keys_in(low=low_rests)), next(keys_in(low=not low_rests))
+        own.publish_nowait(b"0", "orders", partition_key=goes)
         await sink.clock.advance(2)
-        # Merged; the next answer of a low key says so, while one of a high key is on its way.
+        # Merged; the next answer says so, while the other shard's record is refused and rests.
         sink.shards = [ShardInfo("all", hash_keys=("0", LAST_HASH_KEY))]
         times = iter([throttled(), throttled()])
-        sink.refuse = lambda entry: next(times, None) if entry[1] == high else None
-        own.publish_nowait(b"h1", "orders", partition_key=high)
-        own.publish_nowait(b"l1", "orders", partition_key=low)
+        sink.refuse = lambda entry: next(times, None) if entry[1] == rests else None
+        own.publish_nowait(b"r1", "orders", partition_key=rests)
+        own.publish_nowait(b"g1", "orders", partition_key=goes)
         await sink.clock.advance(0.05)
-        own.publish_nowait(b"h2", "orders", partition_key=high)
-        own.publish_nowait(b"l2", "orders", partition_key=low)
+        own.publish_nowait(b"r2", "orders", partition_key=rests)
+        own.publish_nowait(b"g2", "orders", partition_key=goes)
         await sink.clock.advance(0.05)
-        assert [held(each) for each in sink.requests[-1]] == [[b"h1"], [b"l1"]]
+        assert [held(each) for each in sink.requests[-1]] == [[b"r1"], [b"g1"]]
         for _ in range(20):
             await sink.clock.advance(0.1)
 
         assert [data for each in sink.taken() for data in held(PutEntry(each, ""))] == [
-            b"0", b"l1", b"h1", b"h2", b"l2",
+            b"0", b"g1", b"r1", b"r2", b"g2",
         ]  # fmt: skip
         assert len(sink.requests[-1]) == 1
 

@@ -9,7 +9,8 @@ Invariants:
 * Nothing is sent before there is a map. Where it cannot be had at all, the records are refused with
   the reason; where it cannot be had for now, they wait until their deadlines.
 * A map is looked at anew after some minutes, and when a record went to another shard than the map
-  says: then the stream was resharded. What went there by the old map is in the stream, and is read.
+  says: then the stream was resharded. What went there by the old map is in the stream, and is read;
+  nothing more goes to that shard by the old map before it was looked at.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ logger = logging.getLogger("ruststream_kinesis")
 
 # A split or a merge shows in the answers; this is for a shard to which nothing goes.
 _LOOK_INTERVAL = 300.0
-# After an answer that did not fit the map, the next listing is as long after the last one, and twice
-# as long each time that it brings nothing new: ListShards is shared with every reader.
+# After an answer that did not fit the map it is looked at anew at once. Where that brought nothing new,
+# the next time is as much later, and twice as much each time: every reader lists the shards, too.
 _DOUBT_PAUSE = 1.0
 _LONGEST_DOUBT_PAUSE = 60.0
 # Packed in a thread beyond that: the sum over 1 MiB takes some 2 ms.
@@ -57,7 +58,7 @@ class AggregatingCollector(Collector):
         self._looked = -math.inf
         self._doubted = False
         """An answer did not fit the map, and it was not looked at anew since."""
-        self._doubt_pause = _DOUBT_PAUSE
+        self._doubt_pause = 0.0
         self._backoff = Backoff(first=0.1, cap=5.0)
 
     def pack(self, entries: list[PutEntry]) -> PutEntry:
@@ -71,12 +72,12 @@ class AggregatingCollector(Collector):
         now = self._link.clock.monotonic()
         if self._looking is None and now >= self._look_at:
             self._looking = self._supervisor.spawn(f"shards[{self.stream.name}]", self._look())
-        known = self._buffer.map is not None
-        if not known:
+        waits = self._buffer.map is None or self._buffer.doubted
+        if waits:
             # The time of those that wait may be over before there is a map.
             self._troubled = True
         rest = super()._rest()
-        if known:
+        if not waits:
             return rest
         soon = SWEEP_INTERVAL if self._looking else min(SWEEP_INTERVAL, self._look_at - now)
         return soon if rest is None else min(rest, soon)
@@ -96,13 +97,17 @@ class AggregatingCollector(Collector):
             self._backoff.reset()
             self._look_at = clock.monotonic() + _LOOK_INTERVAL
             if self._buffer.move(found):
-                self._doubt_pause = _DOUBT_PAUSE
+                self._doubt_pause = 0.0
             elif doubted:
-                self._doubt_pause = min(2 * self._doubt_pause, _LONGEST_DOUBT_PAUSE)
+                longer = max(2 * self._doubt_pause, _DOUBT_PAUSE)
+                self._doubt_pause = min(longer, _LONGEST_DOUBT_PAUSE)
             if self._doubted:  # meanwhile, by what this listing may not have seen
-                self._doubt()
+                self._look_at = self._looked + self._doubt_pause
         finally:
             self._looking = None
+            if self._buffer.doubted:
+                self._buffer.doubted.clear()
+                self._buffer.waited = True
             self._changed.set()
             self._ends()
 
@@ -128,10 +133,12 @@ class AggregatingCollector(Collector):
                     record.set_exception(self._given_up(record))
         self._sweep(self._link.clock.monotonic())
 
-    def _doubt(self) -> None:
+    def _doubt(self, place: int | None) -> None:
         """An answer does not fit the map."""
         self._doubted = True
         self._look_at = min(self._look_at, self._looked + self._doubt_pause)
+        if place is not None and self._look_at <= self._link.clock.monotonic():
+            self._buffer.doubted.add(place)
 
     def _ends(self) -> None:
         # While it looks, a stop has to find it.
@@ -165,7 +172,7 @@ class AggregatingCollector(Collector):
             every += _shared(result, len(records))
             expected = None if place is None else shard_map.shards[place]
             if isinstance(result, PutResult) and result.shard_id != expected:
-                self._doubt()
+                self._doubt(place)
         return every, whole
 
     async def _packed(self, groups: list[Group]) -> list[PutEntry]:

@@ -100,6 +100,8 @@ class Lanes(Buffer):
         """Places with an aggregate that is in a request, or rests."""
         self._groups: dict[int, list[Group]] = {}
         """Of each request that is held."""
+        self.doubted: set[int | None] = set()
+        """Places whose shard may be no more; nothing is taken for them. Who adds one ends it, too."""
 
     def __iter__(self) -> Iterator[Pending]:
         """All that are not decided; first those that were tried."""
@@ -117,10 +119,7 @@ class Lanes(Buffer):
         """Records that may be sent, as far as is known before they are sorted."""
         if self.map is None or self._coming is not None:
             return 0
-        lanes = self._lanes.items()
-        return len(self._ready) + sum(
-            [len(queue) for place, queue in lanes if place not in self._busy]
-        )
+        return len(self._ready) + sum([len(self._lanes[place]) for place in self._free_lanes()])
 
     def offer(self, record: Pending) -> bool | None:
         """Takes a record in, as `Buffer.offer`; its shard is looked for when it is sent."""
@@ -153,7 +152,7 @@ class Lanes(Buffer):
         groups: list[Group] = []
         gone: list[Pending] = []
         total = 0
-        for place in [each for each in self._lanes if each not in self._busy]:
+        for place in self._free_lanes():
             queue = self._lanes[place]
             records = self._next(queue, gone, alone=place is None)
             size = _most_bytes(records)
@@ -240,6 +239,11 @@ class Lanes(Buffer):
             del records[fitting:]
         return records
 
+    def _free_lanes(self) -> list[int | None]:
+        """Places with something that waits for nothing but its turn."""
+        closed = self._busy | self.doubted if self.doubted else self._busy
+        return [place for place in self._lanes if place not in closed]
+
     def _sort(self) -> None:
         """Finds the shards of what has come, in one call."""
         assert self.map is not None
@@ -269,7 +273,6 @@ class Lanes(Buffer):
         # In front of what has no place yet; of each key, in the order in which they came.
         self._ready.extendleft(reversed(waiting))
         self._ready_bytes += sum([record.size for record in waiting])
-        self.waited = self.waited or bool(waiting)
         self.map, self._coming = self._coming, None
         self._full = min(MAX_PUT_RECORDS_BYTES, MAX_AGGREGATE_BYTES * max(1, len(self.map.shards)))
 

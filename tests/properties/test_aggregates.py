@@ -118,7 +118,7 @@ def test_every_record_has_its_own_result_every_key_its_order_every_aggregate_one
     asyncio.run(_run(script, random.Random(seed), refusals, failures, listing, stop=stop))
 
 
-async def _run(  # noqa: PLR0912, PLR0915 - one story, whatever the script says
+async def _run(  # noqa: PLR0912 - one story, whatever the script says
     script: list[tuple[str, Any]],
     rng: random.Random,
     refusals: float,
