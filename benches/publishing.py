@@ -1,4 +1,4 @@
-"""What a published record costs: one by one, and in requests of 500.
+"""What a published record costs: one by one, in requests of 500, and in aggregates.
 
 The raw contenders are what a user's own code calls on an aiobotocore client, with its records cut
 into requests beforehand; ours are publishers of a connected broker, where each record has a future
@@ -158,6 +158,32 @@ def our_batches(url: str, count: int, *, keys: bool) -> Sample:
     return asyncio.run(main())
 
 
+def our_aggregates(url: str, count: int) -> Sample:
+    """`publish_nowait` with `aggregate=True`, a key for each; every result is awaited."""
+
+    async def main() -> Sample:
+        broker = KinesisBroker(endpoint_url=url, region=REGION, test_credentials=True)
+        await broker.connect()
+        publisher = KinesisPublisher(broker.connection, KinesisPublish(aggregate=True))
+        await _publish_all(publisher, _WARMUP, keys=True)
+        before = _calls(url)["PutRecords"]
+        watch = Stopwatch()
+        watch.start()
+        results = await _publish_all(publisher, count, keys=True)
+        sample = watch.stop(count)
+        requests = _calls(url)["PutRecords"] - before
+        await broker.close()
+        places = {(each.sequence_number, each.sub_sequence_number) for each in results}
+        if len(places) != count:
+            raise WrongResultError(f"{len(places)} places for {count} records")
+        # Some 1.1 MB at once: one aggregate that is full, and the rest.
+        if requests != 2 * -(-count // _AT_ONCE):
+            raise WrongResultError(f"{requests} requests for {count} records")
+        return sample
+
+    return asyncio.run(main())
+
+
 async def _publish_all(publisher: KinesisPublisher, count: int, *, keys: bool) -> list[PutResult]:
     results: list[PutResult] = []
     for first in range(0, count, _AT_ONCE):
@@ -178,8 +204,10 @@ def run_publishing_section(context: Context) -> None:
     count = BATCH * (4 if context.size.quick else 100)
     put, puts = "PutRecord, aiobotocore", "PutRecords(500), aiobotocore"
     ours, keyed, peer = "batch=500", "batch=500, a key for each", "async-kinesis, Producer"
+    packed = "aggregate=True, a key for each"
     compared = has_async_kinesis()
-    with serving(Spec(pages=0)) as server:
+    # One shard, which is where the server says that every record went.
+    with serving(Spec(pages=0, shards=1)) as server:
         url = server.url
         contenders: dict[str, Callable[[], Sample]] = {
             put: lambda: raw_put(url, singles),
@@ -187,6 +215,7 @@ def run_publishing_section(context: Context) -> None:
             puts: lambda: raw_put_records(url, count),
             keyed: lambda: our_batches(url, count, keys=True),
             ours: lambda: our_batches(url, count, keys=False),
+            packed: lambda: our_aggregates(url, count),
         }
         if compared:
             contenders[peer] = lambda: run_producer(server, count // 10)

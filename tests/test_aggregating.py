@@ -212,6 +212,14 @@ class TestWhatSharesAnAggregate:
         # At once, and a second after that brought nothing new.
         assert sink.listed == 3
 
+        # It did the second time: the next doubt is looked at at once again.
+        sink.shards = [ShardInfo("all", hash_keys=("0", LAST_HASH_KEY))]
+        vars(sink)["shard_of"] = shard_of
+        for _ in range(2):
+            own.publish_nowait(b"4", "orders", partition_key=key)
+            await sink.clock.advance(0.05)
+        assert sink.listed == 4
+
 
 async def until_requests(sink: Sink, count: int) -> None:
     """Wait until so many have come; large ones are packed in a thread."""
@@ -306,11 +314,18 @@ class TestFailures:
         early = sink.publisher(aggregate=True, deadline=1, buffer_records=2, batch=2)
         sink.refuse = lambda _: throttled()
         first = late.publish_nowait(b"1", "orders")
-        await sink.clock.advance(0.05)
-        second = early.publish_nowait(b"2", "orders")
-        for _ in range(8):
+        for _ in range(40):
             await sink.clock.advance(0.5)
+        # It rests for seconds by now; the second one has its turn behind it, and is not tried.
+        tried = len(sink.requests)
+        while len(sink.requests) == tried:
+            await sink.clock.advance(0.05)
+        second = early.publish_nowait(b"2", "orders")
+        for _ in range(30):
+            await sink.clock.advance(0.25)
         assert isinstance(second.exception(), PublishError)
+        assert {held(each[0])[0] for each in sink.requests} == {b"1"}
+        assert {len(held(each[0])) for each in sink.requests} == {1}
 
         third = early.publish_nowait(b"3", "orders")
         sink.refuse = lambda _: None
@@ -404,7 +419,7 @@ class TestTheMap:
         assert len(sink.requests) == 2
 
         listed.set()
-        await sink.clock.advance(0.05)
+        await turns()
         assert len(sink.requests) == 3
         assert second.result().shard_id == "low"
 

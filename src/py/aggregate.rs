@@ -165,6 +165,7 @@ pub struct HashRanges {
 #[pymethods]
 impl HashRanges {
     #[new]
+    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
     fn new(ranges: Vec<(String, String)>) -> PyResult<Self> {
         let number = |text: &String| {
             text.parse::<u128>().map_err(|_| Error::Argument {
