@@ -55,15 +55,6 @@ impl Aggregator {
         Self::default()
     }
 
-    /// The same, with room for as many bytes of records.
-    #[must_use]
-    pub fn with_capacity(bytes: usize) -> Self {
-        Self {
-            records: Vec::with_capacity(bytes),
-            ..Self::default()
-        }
-    }
-
     /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -110,18 +101,7 @@ impl Aggregator {
         if self.is_empty() {
             key.clone_into(&mut self.first_key);
         }
-        let out = &mut self.records;
-        push_length(
-            out,
-            field::RECORDS,
-            record_len(key_at.0, hash_at, data.len()),
-        );
-        push_number(out, field::PARTITION_KEY, key_at.0);
-        if let Some(at) = hash_at {
-            push_number(out, field::HASH_KEY, at);
-        }
-        push_length(out, field::DATA, data.len());
-        out.extend_from_slice(data);
+        push_record(&mut self.records, key_at.0, hash_at, data);
         self.len += 1;
     }
 
@@ -137,8 +117,7 @@ impl Aggregator {
         ] {
             out.extend_from_slice(part);
         }
-        let sum = Md5::digest(&out[MAGIC.len()..]);
-        out.extend_from_slice(&sum);
+        push_sum(&mut out);
         out
     }
 
@@ -159,15 +138,12 @@ impl Aggregator {
 }
 
 /// How many records, from the first on, one aggregate of at most `limit` bytes holds; at least one,
-/// since what fits into none goes alone. Each is a partition key, an explicit hash key, and data.
+/// since what fits into none goes alone.
 ///
 /// Data that begins as an aggregate does goes alone, too: within another one no reader would take
 /// it apart.
 #[must_use]
-pub fn fitting<'a>(
-    records: impl IntoIterator<Item = (&'a str, Option<&'a str>, &'a [u8])>,
-    limit: usize,
-) -> usize {
+pub fn fitting<'a>(records: impl IntoIterator<Item = Record<'a>>, limit: usize) -> usize {
     let mut keys: HashMap<&str, u64> = HashMap::new();
     let mut hash_keys: HashMap<&str, u64> = HashMap::new();
     let mut size = MAGIC.len() + SUM_BYTES;
@@ -194,6 +170,65 @@ fn index<'a>(table: &mut HashMap<&'a str, u64>, size: &mut usize, field: u64, ke
         *size += bytes_len(field, key.len());
         next
     })
+}
+
+/// A partition key, an explicit hash key, and data.
+pub type Record<'a> = (&'a str, Option<&'a str>, &'a [u8]);
+
+/// The aggregate of these records, which are known all at once: nothing of it is written twice.
+#[must_use]
+pub fn encode(records: &[Record<'_>]) -> Vec<u8> {
+    // Tags and lengths take less than 24 bytes a record, and its keys' as much again.
+    let room = records
+        .iter()
+        .map(|(key, hash_key, data)| key.len() + hash_key.map_or(0, str::len) + data.len() + 48);
+    let mut out = Vec::with_capacity(room.sum::<usize>() + MAGIC.len() + SUM_BYTES);
+    out.extend_from_slice(&MAGIC);
+    let (mut keys, mut hash_keys) = (HashMap::new(), HashMap::new());
+    let mut hash_bytes = Vec::new();
+    let mut places = Vec::with_capacity(records.len());
+    for (key, hash_key, _) in records {
+        let key_at = entered(&mut keys, &mut out, field::PARTITION_KEYS, key);
+        let hash_at =
+            hash_key.map(|key| entered(&mut hash_keys, &mut hash_bytes, field::HASH_KEYS, key));
+        places.push((key_at, hash_at));
+    }
+    out.extend_from_slice(&hash_bytes);
+    for ((_, _, data), (key_at, hash_at)) in records.iter().zip(places) {
+        push_record(&mut out, key_at, hash_at, data);
+    }
+    push_sum(&mut out);
+    out
+}
+
+/// The index of a key, which is written when it is met first.
+fn entered<'a>(
+    table: &mut HashMap<&'a str, u64>,
+    out: &mut Vec<u8>,
+    field: u64,
+    key: &'a str,
+) -> u64 {
+    let next = table.len() as u64;
+    *table.entry(key).or_insert_with(|| {
+        push_length(out, field, key.len());
+        out.extend_from_slice(key.as_bytes());
+        next
+    })
+}
+
+fn push_record(out: &mut Vec<u8>, key_at: u64, hash_at: Option<u64>, data: &[u8]) {
+    push_length(out, field::RECORDS, record_len(key_at, hash_at, data.len()));
+    push_number(out, field::PARTITION_KEY, key_at);
+    if let Some(at) = hash_at {
+        push_number(out, field::HASH_KEY, at);
+    }
+    push_length(out, field::DATA, data.len());
+    out.extend_from_slice(data);
+}
+
+fn push_sum(out: &mut Vec<u8>) {
+    let sum = Md5::digest(&out[MAGIC.len()..]);
+    out.extend_from_slice(&sum);
 }
 
 /// Bytes of a record within the message.
@@ -286,6 +321,7 @@ mod tests {
                     .map(|(key, hash, data)| (key.as_str(), hash.as_deref(), data.as_slice()))
             };
             prop_assert_eq!(fitting(records(), size), len.max(1));
+            prop_assert_eq!(&encode(&records().collect::<Vec<_>>()), &blob);
             if len > 1 {
                 prop_assert_eq!(fitting(records(), size - 1), len - 1);
             }

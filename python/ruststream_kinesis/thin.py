@@ -95,7 +95,7 @@ class ThinTransport(AwsTransport):
             client = await self._client()
             if isinstance(client, _ThinClient) and entries:
                 async with client.puts, asyncio.timeout(deadline):
-                    size = sum(len(entry[0]) for entry in entries)
+                    size = sum([len(entry[0]) for entry in entries])
                     encode = encode_put_records
                     if size > LARGE_BYTES:
                         body = await asyncio.to_thread(encode, stream.name, stream.arn, entries)

@@ -144,15 +144,11 @@ pub fn encode_aggregate<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let owned = owned(entries)?;
     let records = borrowed(&owned)?;
-    let blob = py.detach(|| {
-        // The tags and lengths of a record take 20 bytes at most.
-        let room = records.iter().map(|each| each.data.len() + 20).sum();
-        let mut all = aggregator::Aggregator::with_capacity(room);
-        for each in &records {
-            all.add(each.partition_key, each.explicit_hash_key, each.data);
-        }
-        all.take()
-    });
+    let records: Vec<_> = records
+        .iter()
+        .map(|each| (each.partition_key, each.explicit_hash_key, each.data))
+        .collect();
+    let blob = py.detach(|| aggregator::encode(&records));
     Ok(PyBytes::new(py, &blob))
 }
 

@@ -15,9 +15,12 @@ from ruststream_kinesis import (
     KinesisPublish,
     KinesisStream,
     MemoryLeaseStore,
+    Outcome,
     RustStream,
+    retry,
 )
 from ruststream_kinesis._core import decode_aggregate, hash_key
+from ruststream_kinesis.testing import TestApp
 from tests.support.aws import Aws
 from tests.support.running import Inbox, running
 from tests.support.servers import Server
@@ -135,3 +138,22 @@ async def test_a_split_while_aggregates_are_published_loses_nothing_and_is_notic
     # The one that went to a child before the split was seen.
     _, strays = await stored(aws, name)
     assert len(strays) <= 1
+
+
+async def test_a_test_on_a_server_waits_for_what_comes_of_aggregates(kinesis: Server, aws: Aws):
+    app = RustStream(KinesisBroker(), title="test", version="0")
+    orders, replies = aws.unique("orders"), aws.unique("replies")
+
+    @app.subscriber(
+        orders, max_attempts=2, publish=KinesisPublish(to=replies, aggregate=True, linger=0.02)
+    )
+    async def double(number: int) -> int | Outcome:
+        return retry() if number < 0 else 2 * number
+
+    publisher = app.publisher(KinesisPublish(aggregate=True, linger=0.02))
+    async with TestApp(app, live=kinesis.url) as test:
+        await asyncio.gather(*[publisher.publish(n, orders) for n in (1, 2, -3, 4)])
+        await test.settled()
+        assert app.counters[orders].replies == 3
+        assert sorted(test.subscriber(orders).values) == [-3, -3, 1, 2, 4]
+        assert sorted(each.payload for each in test.published(replies)) == [b"2", b"4", b"8"]
