@@ -523,6 +523,26 @@ class TestTheMap:
         assert sink.requests == []
         assert await sink.connection.collectors.flush(1) == ""
 
+    async def test_a_listing_with_a_range_that_is_none_is_asked_for_again(self, sink: Sink):
+        own = sink.publisher(aggregate=True)
+        good, sink.shards = sink.shards, [ShardInfo("shardId-0", hash_keys=("0", "all"))]
+        future = own.publish_nowait(b"x", "orders")
+        await sink.clock.advance(0.05)
+        assert not future.done()
+        sink.shards = good
+        await sink.clock.advance(1)
+        assert future.result().shard_id == "shardId-0"
+
+    async def test_a_single_shard_without_a_range_takes_everything(self, sink: Sink):
+        own = sink.publisher(aggregate=True)
+        vars(sink)["shard_of"] = lambda _: "the one"
+        sink.shards = [ShardInfo("the one"), ShardInfo("old", ended=True)]
+        for n in range(3):
+            own.publish_nowait(b"%d" % n, "orders")
+        await sink.clock.advance(0.05)
+        assert [held(entry) for each in sink.requests for entry in each] == [[b"0", b"1", b"2"]]
+        assert sink.listed == 1
+
     async def test_where_shards_may_not_be_listed_the_record_says_so_at_once(self, sink: Sink):
         own = sink.publisher(aggregate=True)
         sink.fail_listing = lambda: AccessDenied("no", code="AccessDeniedException", status=400)

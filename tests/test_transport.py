@@ -21,6 +21,7 @@ from ruststream_kinesis.errors import (
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock
 from ruststream_kinesis.transport import Failure, judge, patiently
+from tests.support.replies import Shard
 from tests.support.scripted import (
     Reply,
     ScriptedKinesis,
@@ -341,6 +342,20 @@ async def test_both_parents_of_a_merge_are_told(server: ScriptedKinesis, transpo
     server.on("ListShards", ok(Shards=[shard]))
     (info,) = (await transport.list_shards(STREAM)).shards
     assert info.parents == ("A", "B")
+
+
+async def test_the_hash_keys_of_a_shard_are_told_and_whether_it_has_ended(
+    server: ScriptedKinesis, transport: AwsTransport
+):
+    ended = Shard("A", first_hash=5, last_hash=7, ending_sequence_number="200")
+    bare = {"ShardId": "C", "HashKeyRange": None, "SequenceNumberRange": None}
+    server.on("ListShards", ok(Shards=[ended.listed(), Shard("B").listed(), bare]))
+    found = (await transport.list_shards(STREAM)).shards
+    assert [(each.hash_keys, each.ended) for each in found] == [
+        (("5", "7"), True),
+        (("0", str(2**128 - 1)), False),
+        (None, False),
+    ]
 
 
 # -- patience --------------------------------------------------------------------------------------
