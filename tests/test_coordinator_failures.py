@@ -134,8 +134,8 @@ async def test_a_listing_that_was_asked_for_earlier_does_not_undo_a_later_one(
         monkeypatch.setattr(it.stream, "list_shards", list_shards)
         it.stream.parts["B"] = split_of("A", 2)
         await discovery.look()
-        rounds = discovery.rounds
+        shown = discovery.shown
         go.set()
         await asyncio.wait_for(early, 5)
         assert set(discovery.shards) == {"A", "B"}
-        assert discovery.rounds == rounds
+        assert discovery.shown == shown

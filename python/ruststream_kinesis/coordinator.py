@@ -3,7 +3,8 @@
 Invariants:
 
 * A shard is read only while its lease is held, by one reader.
-* A child is taken only after its listed parents are `SHARD_END` (`shards.py`).
+* A child is taken only after its listed parents are `SHARD_END` (`shards.py`), and let go of when a
+  rewind, anybody's, makes one of them unfinished again.
 * Every shard opens where it was rewound to, else at its checkpoint, else by one rule
   (`opening.py`), never at a later `LATEST`.
 * What is taken, and what is handed over to whom, is the plan's decision (`sharing.py`).
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
@@ -27,14 +28,14 @@ from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.holdings import Holdings
-from ruststream_kinesis.leases.base import subscription_name
+from ruststream_kinesis.leases.base import SHARD_END, LeaseState, subscription_name
 from ruststream_kinesis.neighbours import Neighbours
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.redirect import Shards
 from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.shard import HeldShard
-from ruststream_kinesis.shards import startable
+from ruststream_kinesis.shards import ancestors, startable
 from ruststream_kinesis.sharing import Sharing
 from ruststream_kinesis.state import ShardState
 from ruststream_kinesis.stream import KinesisStream
@@ -115,6 +116,8 @@ class Coordinator:
             limit,
         )
         self._joined = False
+        self._elsewhere: set[str] = set()
+        """Shards that other instances held at the last pass."""
         self._log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._rewinds = Rewinds(
@@ -143,9 +146,11 @@ class Coordinator:
         )
         # First of all: who looks from now on counts on us.
         await self._insist(self._join)
+        self._taking.patient = self._start_at is not None and self._start_at.kind != "latest"
         await self._insist(lambda: self._pass(0.0))
-        if await self._rewinds.replay_parents(self._start_at):
-            await self._pass(0.0)
+        if await self._insist(lambda: self._rewinds.replay_parents(self._start_at)):
+            await self._insist(lambda: self._pass(0.0))
+        self._rewinds.start_waiting(self._elsewhere)
         self._taking.first_pass = False
         first = [holding.shard for holding in self.holdings.values()]
         name, spawn = self._label, self._supervisor.spawn
@@ -277,14 +282,20 @@ class Coordinator:
             holding.tenure.expire(now)
         self.held.give_up_held()
         await self.held.end_over()
-        self._rewinds.start_waiting()
         survey = await self._store.survey(self._stream.name, self._group, max_age=look)
         self._neighbours.look(survey)
         leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
+        # What the Rust sibling holds is left out: it knows of no replays, and would not let go.
+        self._elsewhere = {
+            shard_id
+            for shard_id, row in rows.items()
+            if row.member not in (None, self._heartbeat.member.nonce)
+        }
+        self.held.absent.taken_elsewhere(self._elsewhere)
         self.held.absent.keep(self._discovery.shards)
         gone = [row for row in leases if row.key.shard_id not in self.holdings]
-        await self._forgetting.look(gone, self._discovery.shards, self._discovery.rounds)
+        await self._forgetting.look(gone, self._discovery)
         finished = {
             shard_id
             for shard_id, row in rows.items()
@@ -294,12 +305,16 @@ class Coordinator:
         if self._discovery.identity.doubted:
             # Nothing of a stream that may be another one; the discovery finds out, and wakes us.
             return
+        self._stand_back(rows.values())
+        self._rewinds.start_waiting(self._elsewhere)
         if self._rewinds.moving and not self._taking.first_pass:
             return  # they are taken in a moment, where they are moved to
         decision = self._sharing.decide(
             self._heartbeat.member,
             survey,
-            startable(self._discovery.shards.values(), finished),
+            startable(
+                self._discovery.shards.values(), finished, self._elsewhere.union(self.holdings)
+            ),
             self.holdings,
         )
         self._taking.mixed = decision.mixed
@@ -318,3 +333,16 @@ class Coordinator:
         if self._rewinds.rule is None:
             raise RuntimeError("shards are taken only after their stream was opened")
         await self._taking.take(wanted, self._rewinds.rule, self._rewinds.look_again)
+
+    def _stand_back(self, rows: Iterable[LeaseState]) -> None:
+        """Lets go of what goes back to a shard that is to be read again, whoever moved that one."""
+        replayed = {
+            row.key.shard_id
+            for row in rows
+            if row.checkpoint == SHARD_END and row.resume_from is not None
+        }
+        if not replayed:
+            return
+        for shard_id, holding in self.holdings.items():
+            if not replayed.isdisjoint(ancestors([shard_id], self._discovery.shards)):
+                self.held.stand_back(holding)

@@ -49,9 +49,7 @@ class Discovery:
         self.identity = Identity(stream.ref, connection)
         """Whether it is still the stream that was opened."""
         self.shards: dict[str, ShardInfo] = {}
-        self.rounds = 0
-        """Listings so far."""
-        self._looks = self._shown = 0
+        self.begun = self.shown = 0
         """Looks that were begun, and which of them `shards` is from."""
         self._asked = asyncio.Event()
         self._backoff = Backoff(first=1.0, cap=DISCOVERY_INTERVAL)
@@ -72,12 +70,12 @@ class Discovery:
         Returns:
             The service's time when it listed them.
         """
-        self._looks += 1
-        asked = self._looks
+        self.begun += 1
+        number = self.begun
         listing = await self._connection.transport.list_shards(self._stream.ref)
-        if asked > self._shown:
+        if number > self.shown:
             self.shards = {shard.shard_id: shard for shard in listing.shards}
-            self.rounds, self._shown = self.rounds + 1, asked
+            self.shown = number
         return listing.service_time
 
     async def run(self) -> None:

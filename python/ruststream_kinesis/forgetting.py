@@ -1,10 +1,15 @@
-"""Removes the lease rows of shards that a stream no longer lists."""
+"""Removes the lease rows of shards that a stream no longer lists.
+
+Invariant: a row is removed only when a listing that was asked for after the row had been missed once
+does not name its shard either. An answer that was slow says nothing of a shard that is younger.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
+from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.leases.base import LeaseState, LeaseStore
 
 __all__ = ["Forgetting"]
@@ -26,19 +31,19 @@ class Forgetting:
         self._missing: dict[str, int] = {}
         self._told: set[str] = set()
 
-    async def look(self, rows: Iterable[LeaseState], listed: Container[str], rounds: int) -> None:
+    async def look(self, rows: Iterable[LeaseState], discovery: Discovery) -> None:
         """Removes the rows of shards that two listings in a row did not name.
 
         Args:
             rows: Those that this instance does not hold.
-            listed: What the last listing named.
-            rounds: Listings so far.
+            discovery: What is listed.
         """
+        listed, begun = discovery.shards, discovery.begun
         missing = {row.key.shard_id: row for row in rows if row.key.shard_id not in listed}
-        self._missing = {shard_id: self._missing.get(shard_id, rounds) for shard_id in missing}
+        self._missing = {shard_id: self._missing.get(shard_id, begun) for shard_id in missing}
         self._told &= missing.keys()
         for shard_id, since in self._missing.items():
-            if since == rounds:
+            if discovery.shown <= since:
                 continue
             if shard_id not in self._told:
                 # Once: a row that another instance still holds is there at the next pass too.

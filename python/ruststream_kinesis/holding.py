@@ -7,7 +7,7 @@ release has to store is fixed; a release that fails can be tried again with the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from ruststream_kinesis.backoff import Backoff
@@ -153,6 +153,10 @@ class Absences:
         self.left.discard(shard_id)
         self.handed.discard(shard_id)
         self._doubts.pop(shard_id, None)
+
+    def taken_elsewhere(self, shard_ids: Iterable[str]) -> None:
+        """Other instances hold these."""
+        self.left.difference_update(shard_ids)
 
     def recall(self) -> None:
         """Ends every back-off: whatever a shard was given up for, it opens elsewhere now."""

@@ -179,15 +179,17 @@ class Holdings:
             self.over(shard)
 
     @property
-    def leaving(self) -> set[str]:
-        """Ids of shards on their way out, of which handlers run."""
-        return {shard.shard_id for shard in self._leaving}
+    def going(self) -> set[str]:
+        """Ids of shards whose end was decided, and that are held still."""
+        return {name for name, each in self.by_id.items() if not each.live or self._is_going(each)}
 
     def start_waiting(self, but: Container[str]) -> None:
         """Starts the readers of those that wait, `but` for some."""
         for shard_id, holding in self.by_id.items():
-            if holding.waits and holding.live and shard_id not in but:
+            ready = holding.waits and holding.live and not self._is_going(holding)
+            if ready and shard_id not in but:
                 holding.waits = False
+                holding.shard.opened = asyncio.Event()
                 self._start(holding)
 
     async def _release(self, holding: Holding) -> None:
@@ -217,12 +219,22 @@ class Holdings:
 
     def restart(self, holding: Holding) -> None:
         """After a rewind: nothing old is delivered, and a reader that came to its end reads again."""
-        self._discard(holding.shard)
+        shard = holding.shard
+        self._discard(shard)
+        if not shard.busy and self._channel.at_work(shard):
+            shard.busy = True
+            name = f"void-work[{shard.stream}/{shard.shard_id}]"
+            self._supervisor.spawn(name, self._until_idle(shard))
         if holding.waits or self._is_going(holding):
             # It is read from there later, or by its next owner: the instant is where the tip is.
-            holding.shard.opened.set()
+            shard.opened.set()
         elif holding.reader is not None and holding.reader.done():
             self._start(holding)
+
+    async def _until_idle(self, shard: HeldShard) -> None:
+        while not shard.lost and self._channel.at_work(shard):
+            await self._clock.sleep(LOOK)
+        shard.idle()
 
     def _is_going(self, holding: Holding) -> bool:
         """Whether the end of a holding was decided, and it is kept only for what is at work."""
@@ -347,8 +359,8 @@ class Holdings:
             # A reader that is done before the end stopped because the shard holds too many.
             if reader is None or not reader.done() or shard in self._ending:
                 continue
-            if holding.successor is not None:
-                continue  # on its way already
+            if holding.successor is not None or shard.busy:
+                continue  # on its way already, or not at its end yet
             if shard.watermark.drained and not shard.finished and not shard.lost:
                 self.give_up(holding)
 

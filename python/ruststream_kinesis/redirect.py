@@ -7,6 +7,7 @@ Invariants:
 * A row is written under its lease alone. Where an answer is lost, it is in doubt for as long as a
   lease lives (`Absences.doubt`), and no later rewind takes its being held for somebody's reading it.
 * A parent is kept, unread, where others might read it beside what is at work of its children here.
+  Whose the other children are lets go of them, too, when it sees the row (`coordinator.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.leases.base import LeaseState
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.shards import ancestors
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.taking import Taking
-from ruststream_kinesis.transport import ShardInfo
 
-__all__ = ["Redirecting", "Shards", "ancestors"]
+__all__ = ["Redirecting", "Shards"]
 
 # A replay of a stream with thousands of shards asks the store for so many rows at once.
 _AT_ONCE = 32
@@ -178,16 +179,3 @@ class Redirecting:
                 stream=self._stream,
                 shard_id=shard_id,
             )
-
-
-def ancestors(shard_ids: Iterable[str], listed: Mapping[str, ShardInfo]) -> set[str]:
-    """Every listed shard that one of `shard_ids` goes back to."""
-    found: set[str] = set()
-    todo = list(shard_ids)
-    while todo:
-        info = listed.get(todo.pop())
-        for parent in () if info is None else info.parents:
-            if parent in listed and parent not in found:
-                found.add(parent)
-                todo.append(parent)
-    return found

@@ -29,11 +29,12 @@ from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, RequestError
 from ruststream_kinesis.heartbeat import LEASE_DURATION
 from ruststream_kinesis.holding import Holding
-from ruststream_kinesis.leases.base import LeaseState
+from ruststream_kinesis.leases.base import SHARD_END, LeaseState, member_of
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
-from ruststream_kinesis.redirect import Redirecting, Shards, ancestors
+from ruststream_kinesis.redirect import Redirecting, Shards
 from ruststream_kinesis.seek import not_held, unknown_record
+from ruststream_kinesis.shards import ancestors
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.taking import Taking
 from ruststream_kinesis.transport import Failure, judge, patiently
@@ -48,7 +49,7 @@ class _Loop(Protocol):
     """The lease loop, as far as a rewind needs it."""
 
     @property
-    def leaving(self) -> set[str]: ...
+    def going(self) -> set[str]: ...
 
     def start_waiting(self, but: Collection[str]) -> None: ...
 
@@ -92,6 +93,7 @@ class Rewinds:
         self._holdings = shards.holdings
         self._discovery = discovery
         self._loop = loop
+        self._taking = taking
         self._redirecting = Redirecting(stream, connection, shards, discovery, taking)
         self._seeking = asyncio.Lock()
         self._stopped = False
@@ -273,15 +275,17 @@ class Rewinds:
         if self._open_rule().rewound is not None:
             return False  # a handler was quicker, and has the last word
         held = list(self._holdings.values())
+        moved = {*self._holdings, *self._taking.unmoved}
         rows = await self._rows()
-        finished = {row.key.shard_id for row in rows if row.finished}
-        if finished.isdisjoint(ancestors(self._holdings, self._discovery.shards)):
+        # Those moved already, by an attempt that failed in its middle, included.
+        ended = {row.key.shard_id for row in rows if row.checkpoint == SHARD_END}
+        if ended.isdisjoint(ancestors(moved, self._discovery.shards)):
             return False
-        owners = {holding.shard.lease.owner for holding in held}
-        if any(row.owner is not None and row.owner not in owners for row in rows):
+        me = self._connection.heartbeat.member.nonce
+        if any(row.owner is not None and member_of(row.owner) != me for row in rows):
             return False
         rule = self._open_rule()
-        await self._redirecting.move(rows, start, list(self._holdings), set(), rule)
+        await self._redirecting.move(rows, start, moved, set(), rule)
         self._stand_back(held)
         return True
 
@@ -307,8 +311,12 @@ class Rewinds:
             if holding.live and info is not None and any(p in listed for p in info.parents):
                 self._loop.stand_back(holding)
 
-    def start_waiting(self) -> None:
-        """Reads the kept parents that have nothing left to wait for."""
+    def start_waiting(self, elsewhere: Collection[str]) -> None:
+        """Reads the kept parents that have nothing left to wait for.
+
+        Args:
+            elsewhere: Shards that other instances hold.
+        """
         if not self.moving:
-            leaving = self._loop.leaving
-            self._loop.start_waiting(ancestors(leaving, self._discovery.shards))
+            held = self._loop.going.union(elsewhere)
+            self._loop.start_waiting(ancestors(held, self._discovery.shards))

@@ -80,6 +80,9 @@ class HeldShard:
         """Nothing more is read of it: it has ended, or holds too many. Until a rewind starts its
         reader again, what is open is all that keeps it from being let go."""
         self.lost = False
+        self.busy = False
+        """A handler runs whose delivery a rewind made void: until it has ended, the shard is not
+        finished, since its children hold the same keys."""
         self.writing = False
         """A checkpoint write is on its way or due: it will see what moves meanwhile by itself."""
         self.lag_ms: int | None = None
@@ -112,6 +115,14 @@ class HeldShard:
     def end(self) -> None:
         """The reader reached the end of the shard; it is finished when all of it is settled."""
         self.ended = True
+        self._look_at_end()
+
+    def idle(self) -> None:
+        """No handler of it runs whose delivery is void."""
+        self.busy = False
+        self._look_at_end()
+
+    def _look_at_end(self) -> None:
         if self.finished and not self.writing:
             self._moved(self)
 
@@ -204,7 +215,7 @@ class HeldShard:
 
         A shard that is lost has no deliveries any more, and is not finished by that.
         """
-        return self.ended and not self.lost and self.watermark.open == 0
+        return self.ended and not self.lost and not self.busy and self.watermark.open == 0
 
     @property
     def checkpoint(self) -> str | None:

@@ -24,7 +24,7 @@ from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.holdings import Holdings
 from ruststream_kinesis.leases.base import LeaseKey, LeaseState
 from ruststream_kinesis.neighbours import Neighbours
-from ruststream_kinesis.opening import OpeningRule
+from ruststream_kinesis.opening import OpeningRule, Place
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.shard import HeldShard
@@ -88,6 +88,11 @@ class Taking:
         """Others read the stream that know nothing of our rules: see `_begun`."""
         self.first_pass = True
         """Nothing but what was free at the start has been taken."""
+        self.patient = False
+        """What the first pass takes is not read before `Holdings.start_waiting`: where it starts in
+        the past, parents may come first."""
+        self.unmoved: set[str] = set()
+        """Shards that the first pass could not take: they are moved by `start_at` all the same."""
 
     async def acquire(self, shard_id: str) -> LeaseState | None:
         """Asks for a lease; `None` where another holds it."""
@@ -120,6 +125,8 @@ class Taking:
                     await self._take(shard_id, rule)
             except BaseException:  # cut off, too
                 self._held.absent.doubt(shard_id)
+                if self.first_pass:
+                    self.unmoved.add(shard_id)
                 raise
             finally:
                 self.now.discard(shard_id)
@@ -141,12 +148,16 @@ class Taking:
     async def _take(self, shard_id: str, rule: OpeningRule) -> None:
         sent = self._clock.monotonic()
         lease = await self.acquire(shard_id)
-        if lease is None:
+        if lease is None or lease.finished:
+            # Another's, or read to its end by it.
+            self.unmoved.discard(shard_id)
+            if lease is not None:
+                await self._store.release(lease)
             return
-        if lease.finished:
-            await self._store.release(lease)
-            return
-        self._hold(await self._begun(lease, rule), sent, rule)
+        lease = await self._begun(lease, rule)
+        place = rule.place(lease, first_pass=self.first_pass or shard_id in self.unmoved)
+        self.unmoved.discard(shard_id)
+        self._hold(lease, sent, place, waits=self.first_pass and self.patient)
 
     async def keep(self, shard_id: str, position: KinesisPosition, rule: OpeningRule) -> bool:
         """Takes a shard that is read from `position` on, but not before `Holdings.start_waiting`.
@@ -161,14 +172,12 @@ class Taking:
         if lease is None:
             return False
         await self._store.checkpoint(lease, None, number=0, resume_from=position)
-        self._hold(dataclasses.replace(lease, resume_from=position), sent, rule, waits=True)
+        lease = dataclasses.replace(lease, resume_from=position)
+        self._hold(lease, sent, rule.place(lease, first_pass=False), waits=True)
         return True
 
-    def _hold(
-        self, lease: LeaseState, sent: float, rule: OpeningRule, *, waits: bool = False
-    ) -> None:
+    def _hold(self, lease: LeaseState, sent: float, place: Place, *, waits: bool) -> None:
         shard_id = lease.key.shard_id
-        place = rule.place(lease, first_pass=self.first_pass and not waits)
         shard = HeldShard(
             lease,
             place.position,

@@ -369,7 +369,7 @@ class Monitor:
                 self._fail(process, f"{shard_id}, {record.number}: {wrong}")
         self.again += self.duties.done(record)
         delivery = Delivery(record, held, held.generation)
-        if alone and (wrong := self._work.begins(delivery, self.order.beside)) is not None:
+        if alone and (wrong := self._work.begins(delivery)) is not None:
             self._fail(process, wrong)
         held.started.add(record.number)
         held.open[record.number] = record

@@ -6,9 +6,11 @@ Invariants:
   one before which everything was passed over by a seek.
 * A child's records are handled after its parents are `SHARD_END`.
 
-A seek moves the shards of one instance, and the parents of those; siblings that others hold are read
-on, *beside* the replay of a parent that is also theirs. Of such a shard the two promises above are not
-asked, until the parents are finished again or it is moved itself. What is read of it under one
+* While a parent is read again, nothing of what goes back to it is.
+
+A seek moves the shards of one instance, and the parents of those; siblings that others hold go on until
+their owners see that, *beside* a replay that has not begun. Of such a shard the first two promises above
+are not asked, until the parents are finished again or it is moved itself. What is read of it under one
 acquisition is in order all the same (`tenures.py`).
 """
 
@@ -40,7 +42,9 @@ class Order:
         self._reached: dict[tuple[str, str], int] = {}
         """By shard and key: the highest turn that was started."""
         self.beside: set[str] = set()
-        """Shards that are read beside a replay of their parents."""
+        """Shards whose parents are to be read again."""
+        self.replaying: dict[str, bool] = {}
+        """Those parents that are not finished again, and whether their replay has begun."""
 
     def put(self, record: Record) -> None:
         """A producer put a record."""
@@ -50,7 +54,12 @@ class Order:
         """Note that a handler is called; what is wrong with it, if something is."""
         shard, key, turn = record.shard, record.key, record.turn
         beside = shard.shard_id in self.beside
-        if not beside:
+        if shard.shard_id in self.replaying:
+            self.replaying[shard.shard_id] = True
+        if beside:
+            if (replayed := self._under_way(shard)) is not None:
+                return f"starts {record.number} beside the replay of {replayed}"
+        else:
             for parent in shard.parents:
                 if not self._finished(parent):
                     return f"starts {record.number}: parent {parent.shard_id} is not done"
@@ -69,6 +78,7 @@ class Order:
 
     def replays(self, shard: Shard) -> None:
         """A finished shard is to be read again."""
+        self.replaying.setdefault(shard.shard_id, False)
         todo = list(shard.children)
         while todo:
             child = todo.pop()
@@ -77,6 +87,8 @@ class Order:
 
     def finished(self, shards: dict[str, Shard]) -> None:
         """A shard is finished: some may be beside no replay any more."""
+        for shard_id in [each for each in self.replaying if self._finished(shards[each])]:
+            del self.replaying[shard_id]
         for shard_id in sorted(self.beside):
             if not self._replayed(shards[shard_id]):
                 self._in_step(shards[shard_id])
@@ -84,6 +96,15 @@ class Order:
     def _replayed(self, shard: Shard) -> bool:
         """Whether one that it goes back to is not finished."""
         return any(not self._finished(each) or self._replayed(each) for each in shard.parents)
+
+    def _under_way(self, shard: Shard) -> str | None:
+        """One that it goes back to, and that is being read again."""
+        for parent in shard.parents:
+            if self.replaying.get(parent.shard_id):
+                return parent.shard_id
+            if (further := self._under_way(parent)) is not None:
+                return further
+        return None
 
     def _in_step(self, shard: Shard) -> None:
         self.beside.discard(shard.shard_id)

@@ -96,8 +96,10 @@ class Readers:
         held: dict[Process, int] = {}
         for each in self._monitor.latest.values():
             process = each.process
-            # What a seek takes to move its row is not read.
+            # What a seek takes to move its row is not read; a parent that is read again is begun
+            # where its children were, and handed over then.
             reads = each.begins is not None or each.generation > 0
+            reads = reads and each.shard.shard_id not in self._monitor.order.replaying
             mine = reads and not each.released and now - each.touched < LEASE
             if process.max_shards is not None and mine and each.token not in process.told:
                 held[process] = held.get(process, 0) + 1

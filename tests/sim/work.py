@@ -2,13 +2,9 @@
 
 Invariants: a process handles one record of a key at a time; nor do two processes handle a key at once,
 where nothing was wrong for a while. (One that sleeps or is cut off in a handler goes on in it.)
-
-Not asked of shards that are read beside a replay of their parents (`order.py`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Set as AbstractSet
 
 from tests.sim.tenures import Delivery
 from tests.sim.trace import Trace
@@ -31,24 +27,15 @@ class Work:
         self._running: dict[str, list[Delivery]] = {}
         """By key, of all processes."""
 
-    def begins(self, delivery: Delivery, beside: AbstractSet[str]) -> str | None:
-        """Note that a handler is called; what is wrong with that, if something is.
-
-        Args:
-            delivery: With what.
-            beside: Shards that are read beside a replay of their parents.
-        """
+    def begins(self, delivery: Delivery) -> str | None:
+        """Note that a handler is called; what is wrong with that, if something is."""
         record, process = delivery.record, delivery.held.process
         running, wrong = self._running.setdefault(record.key, []), None
         for other in running:
             them = other.held.process
             if them is process:
                 wrong = f"handles two records of key {record.key} at once"
-            elif (
-                them.alive
-                and self._trace.calm_for(_PEACE)
-                and beside.isdisjoint((record.shard.shard_id, other.record.shard.shard_id))
-            ):
+            elif them.alive and self._trace.calm_for(_PEACE):
                 at = other.record.number
                 wrong = f"handles {record.number} of key {record.key}, and {them} is at {at}"
         running.append(delivery)
