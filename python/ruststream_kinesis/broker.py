@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
 from ruststream_kinesis.aws import AwsTransport
-from ruststream_kinesis.aws_client import AwsSettings
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import ConfigurationError
@@ -87,7 +87,7 @@ class KinesisBroker:
             )
         if not check_seconds("stall_timeout", stall_timeout) > 0:
             raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")
-        self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
+        self.settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
         self._make_transport = _TRANSPORTS[transport]
         self.connection = Connection(
             MemoryLeaseStore() if lease_store is None else lease_store,

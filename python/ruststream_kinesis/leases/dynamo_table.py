@@ -8,6 +8,7 @@ the error it gets is ours and says what happened.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -206,7 +207,7 @@ class DynamoTable:
 
     # -- the table itself --------------------------------------------------------------------------
 
-    async def _made(self, client: Any) -> TableClient:
+    async def _made(self, client: Any, _: contextlib.AsyncExitStack) -> TableClient:
         """What a new client is used through, once the table was looked at."""
         calls = await TableClient.over(client, self._clock)
         if (unfit := calls.unfit) is not None and not self._told:
