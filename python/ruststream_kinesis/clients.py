@@ -18,7 +18,7 @@ import importlib
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 from ruststream_kinesis.aws_internals import give_credentials
 from ruststream_kinesis.errors import ConfigurationError, NotConnected
@@ -27,8 +27,17 @@ if TYPE_CHECKING:
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
 
-__all__ = ["ClientSettings", "LoopClients"]
+__all__ = [
+    "ClientSettings",
+    "LoopClients",
+    "Way",
+    "check_endpoint",
+    "check_transport",
+]
 
+Way = Literal["thin", "botocore"]
+"""How calls reach a service: by the short way wherever a client allows it, or by the client's own."""
+_WAYS = get_args(Way)
 # The client of a thread that is busy at the stop is left to the end of its loop.
 _CLOSE_DEADLINE = 2.0
 # Seconds that a snapshot is used without asking. Credentials are refreshed many minutes before
@@ -47,6 +56,26 @@ class ClientSettings:
     session: AioSession | None = None
     config: AioConfig | None = None
     test_credentials: bool = False
+
+
+def check_endpoint(url: str | None) -> None:
+    """Refuses an endpoint that is no URL.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"endpoint_url must start with http(s)://: {url!r}")
+
+
+def check_transport(way: object) -> None:
+    """Refuses what is no `Way`.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if way not in _WAYS:
+        raise ConfigurationError(f"transport must be one of {', '.join(map(repr, _WAYS))}: {way!r}")
 
 
 C = TypeVar("C")
@@ -139,7 +168,7 @@ class LoopClients(Generic[C]):
         loop = task.get_loop()
         failed = task.cancelled() or task.exception() is not None
         if failed and self._clients.get(loop) is task:
-            del self._clients[loop]
+            self._clients.pop(loop, None)  # unless another thread closes them at this moment
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client[C]:
         # Off the loop: a service that hosts us in its own lifespan must not stall for the import.
@@ -295,7 +324,7 @@ class _Snapshots:
         if self._last is None:
             return await asyncio.shield(self._asking)
         await asyncio.wait({self._asking}, timeout=_SNAPSHOT_PATIENCE)
-        if self._asking.done() and not self._asking.cancelled():
+        if self._asking.done():
             # What a refresh raises is told once the last snapshot is really no good any more, by
             # the service.
             self._asking.exception()

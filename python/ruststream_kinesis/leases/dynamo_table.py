@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from typing import Any
 
 from ruststream_kinesis.backoff import Backoff
-from ruststream_kinesis.clients import ClientSettings, LoopClients
+from ruststream_kinesis.clients import ClientSettings, LoopClients, Way
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import (
     LeaseTableDenied,
@@ -58,6 +58,7 @@ class DynamoTable:
         settings: How to reach it.
         clock: Pauses between attempts.
         create: Create it where it does not exist.
+        transport: How the calls for rows go.
         attempt: Seconds of one request.
         deadline: Seconds of a call, however many requests it takes.
     """
@@ -69,12 +70,14 @@ class DynamoTable:
         clock: Clock,
         *,
         create: bool = False,
+        transport: Way = "thin",
         attempt: float = ATTEMPT_DEADLINE,
         deadline: float = CALL_DEADLINE,
     ) -> None:
         self._name = name
         self._clock = clock
         self._create = create
+        self._transport = transport
         self._attempt = attempt
         self._deadline = deadline
         self._looked_at = False
@@ -209,7 +212,10 @@ class DynamoTable:
 
     async def _made(self, client: Any, _: contextlib.AsyncExitStack) -> TableClient:
         """What a new client is used through, once the table was looked at."""
-        calls = await TableClient.over(client, self._clock)
+        if self._transport == "thin":
+            calls = await TableClient.over(client, self._clock)
+        else:
+            calls = TableClient(client)
         if (unfit := calls.unfit) is not None and not self._told:
             self._told = True
             level = logging.INFO if unfit.expected else logging.WARNING
