@@ -27,7 +27,8 @@ from ruststream_kinesis import (
     retry,
     retry_after,
 )
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import ConfigurationError, HandlerFailed, KinesisError
 from ruststream_kinesis.stream import StreamRef
@@ -45,9 +46,9 @@ POOL = 8
 pytestmark = pytest.mark.usefixtures("lease_store")
 
 
-def settings(url: str) -> AwsSettings:
+def settings(url: str) -> ClientSettings:
     config = AioConfig(max_pool_connections=POOL)
-    return AwsSettings(endpoint_url=url, test_credentials=True, config=config)
+    return ClientSettings(endpoint_url=url, test_credentials=True, config=config)
 
 
 @pytest.mark.parametrize("way", [ThinTransport, AwsTransport])

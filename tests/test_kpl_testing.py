@@ -18,8 +18,8 @@ from ruststream_kinesis import (
     retry,
 )
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.aws import AwsSettings
 from ruststream_kinesis.channel import Run
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.testing import TestApp
 from ruststream_kinesis.testing.clock import LiveClock
 from ruststream_kinesis.testing.delivery import Expected, Watched
@@ -101,7 +101,7 @@ class TestOnAServer:
     async def test_an_aggregate_is_expected_until_the_last_of_it_is_read(self, quick: bool):
         clock = LiveClock(1.0)
         tracker = Tracker(clock, 5.0)
-        live = Live("http://localhost:1", AwsSettings(), clock, tracker, Faults(clock), 5.0)
+        live = Live("http://localhost:1", ClientSettings(), clock, tracker, Faults(clock), 5.0)
         watched = Watched(tracker, ("orders", None), bytes, holds=False, window=None)
         live._watched["orders"].append(watched)
         live.opened()

@@ -291,7 +291,7 @@ class TestCancelledStart:
         reached = asyncio.Event()
         close = AwsTransport.close
 
-        async def connect(self: AwsTransport) -> Any:
+        async def made(self: AwsTransport, *_: Any) -> Any:
             reached.set()
             await asyncio.Event().wait()
 
@@ -299,7 +299,7 @@ class TestCancelledStart:
             await close(self)
             closed.append(self)
 
-        monkeypatch.setattr(AwsTransport, "_connect", connect)
+        monkeypatch.setattr(AwsTransport, "_made", made)
         monkeypatch.setattr(AwsTransport, "close", noted)
         broker = KinesisBroker(endpoint_url="http://127.0.0.1:1", test_credentials=True)
         app = RustStream(broker, title="t", version="0")

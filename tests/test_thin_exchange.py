@@ -17,7 +17,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 
 from ruststream_kinesis._core import Page, Signer
-from ruststream_kinesis.aws_client import AwsSettings
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import NotConnected, RequestError
 from ruststream_kinesis.exchange import Origin
@@ -42,7 +42,7 @@ EMPTY = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
 async def transport_to(url: str, **settings: Any) -> AsyncIterator[ThinTransport]:
     """Open a transport to any server."""
     known = {"endpoint_url": url, "test_credentials": True, "region": "us-east-1"}
-    transport = ThinTransport(AwsSettings(**{**known, **settings}), SystemClock(), deadline=10.0)
+    transport = ThinTransport(ClientSettings(**{**known, **settings}), SystemClock(), deadline=10.0)
     await transport.open()
     try:
         yield transport

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -20,8 +21,9 @@ from botocore import UNSIGNED
 from botocore.handlers import disable_signing
 from botocore.monitoring import Monitor
 
-from ruststream_kinesis.aws_client import AwsSettings, Client
+from ruststream_kinesis.aws_client import Client
 from ruststream_kinesis.aws_internals import Unfit, look_inside
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.stream import StreamRef
@@ -95,12 +97,12 @@ async def test_the_reason_is_told_once_however_many_loops_have_a_client(
     session = new_session()
     session.register("before-sign.kinesis", lambda **_: None)
     caplog.set_level(logging.INFO, "ruststream_kinesis")
-    transport = ThinTransport(AwsSettings("us-east-1", server.url, session), SystemClock())
+    transport = ThinTransport(ClientSettings("us-east-1", server.url, session), SystemClock())
     session._credentials = AioCredentials("key", "secret")
     await transport.open()
     # As a second loop would.
-    second = await transport._connect()
-    assert type(second) is Client
+    second = await transport._clients._connect(asyncio.get_running_loop())
+    assert type(second.calls) is Client
     await second.life.aclose()
     await transport.close()
     assert len([each for each in caplog.records if "slower way" in each.message]) == 1

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisPosition
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.errors import (
     AccessDenied,
     ConfigurationError,
@@ -326,7 +327,7 @@ async def test_a_listing_without_a_readable_date_has_the_local_time(
 ):
     clock = ManualClock(wall=42.0)
     transport = AwsTransport(
-        AwsSettings("us-east-1", server.url, test_credentials=True), clock, deadline=10.0
+        ClientSettings("us-east-1", server.url, test_credentials=True), clock, deadline=10.0
     )
     await transport.open()
     body = b'{"Shards": [{"ShardId": "S"}]}'

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import Any
 
 import aiobotocore.session
 import pytest
+from aiobotocore.credentials import AioCredentials
 from botocore.exceptions import BotoCoreError
 
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import NotConnected, RequestError
 from ruststream_kinesis.transport import Failure, judge
 from tests.support.scripted import ScriptedKinesis, drop_connection, hang_after_headers, held
 from tests.support.transports import (
     STREAM,
+    WAYS,
     connected,
     open_transport,  # noqa: F401 - a fixture
     read,
@@ -125,7 +129,7 @@ async def test_another_loop_has_a_client_of_its_own_that_the_stop_closes(
 
     thread, result = in_own_loop(work)
     await server.seen("PutRecord", 3)
-    assert len(transport._clients) == 2
+    assert len(transport._clients._clients) == 2
     await transport.close()
     done.set()
     await asyncio.to_thread(thread.join)
@@ -133,19 +137,51 @@ async def test_another_loop_has_a_client_of_its_own_that_the_stop_closes(
     assert len(put) == 3
 
 
+@pytest.mark.parametrize("way", WAYS.values())
+async def test_once_the_loop_that_opened_it_has_ended_calls_of_other_loops_say_so(
+    server: ScriptedKinesis, way: type[AwsTransport]
+):
+    """However young what they sign with is: nobody is there to close the connection."""
+    session: Any = aiobotocore.session.AioSession()
+    session._credentials = AioCredentials("KEY", "secret")
+    transport = way(ClientSettings("us-east-1", server.url, session), SystemClock(), deadline=10.0)
+    opened, end = threading.Event(), threading.Event()
+
+    async def own() -> None:
+        await transport.open()
+        opened.set()
+        await asyncio.to_thread(end.wait)
+
+    thread, result = in_own_loop(own)
+    await asyncio.to_thread(opened.wait)
+    await transport.put_record(STREAM, b"x", "k")
+    end.set()
+    await asyncio.to_thread(thread.join)
+    assert result == [None]
+
+    put = functools.partial(transport.put_record, STREAM, b"x", "k")
+    with pytest.raises(NotConnected, match="loop of the service"):
+        await put()
+    third, said = in_own_loop(put)
+    await asyncio.to_thread(third.join)
+    assert type(said[0]) is NotConnected
+    assert len(server.calls("PutRecord")) == 1
+    await transport.close()
+
+
 async def test_a_client_that_could_not_be_made_is_tried_again_even_if_nobody_waited_for_it(
     server: ScriptedKinesis,
 ):
     session = CountingSession(failures=1)
     transport = AwsTransport(
-        AwsSettings("us-east-1", server.url, session, test_credentials=True), SystemClock()
+        ClientSettings("us-east-1", server.url, session, test_credentials=True), SystemClock()
     )
     opening = asyncio.create_task(transport.open())
     await session.asked.wait()
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    (making,) = transport._clients.values()
+    (making,) = transport._clients._clients.values()
     session.go_on.set()
     await asyncio.wait({making})
     await transport.list_shards(STREAM)

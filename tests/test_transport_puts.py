@@ -13,7 +13,7 @@ from aiobotocore.credentials import AioCredentials
 
 from ruststream_kinesis._core import decode_put_records, encode_put_records
 from ruststream_kinesis.aws import AwsTransport
-from ruststream_kinesis.aws_client import AwsSettings
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.errors import AccessDenied, NotConnected, RequestError, StreamNotFound
 from ruststream_kinesis.stream import StreamRef
@@ -232,7 +232,7 @@ async def test_another_loop_puts_by_the_short_way_with_snapshots_of_the_credenti
     session: Any = aiobotocore.session.AioSession()
     session._credentials = AioCredentials("OFTHEFIRSTLOOP", "secret")
     transport = ThinTransport(
-        AwsSettings("us-east-1", server.url, session), SystemClock(), deadline=10.0
+        ClientSettings("us-east-1", server.url, session), SystemClock(), deadline=10.0
     )
     await transport.open()
     results: list[Any] = []
@@ -254,7 +254,7 @@ async def test_another_loop_puts_by_the_short_way_with_snapshots_of_the_credenti
 
 async def test_a_put_is_signed_with_the_time_of_the_clock(server: ScriptedKinesis):
     transport = ThinTransport(
-        AwsSettings("us-east-1", server.url, test_credentials=True),
+        ClientSettings("us-east-1", server.url, test_credentials=True),
         ManualClock(wall=1_000_000_000.0),
     )
     await transport.open()

@@ -9,20 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
-import importlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ruststream_kinesis.aws_client import (
-    BODY,
-    AwsSettings,
-    Client,
-    close_on,
-    connect,
-    new_session,
-)
+from ruststream_kinesis.aws_client import BODY, DEFAULTS, Client
 from ruststream_kinesis.aws_errors import member, refused, translated
+from ruststream_kinesis.clients import ClientSettings, LoopClients
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import NotConnected, RequestError, StreamNotFound
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
@@ -37,7 +30,7 @@ from ruststream_kinesis.transport import (
 )
 from ruststream_kinesis.wording import asked_at
 
-__all__ = ["AwsSettings", "AwsTransport", "put_results"]
+__all__ = ["AwsTransport", "put_results"]
 
 # A response that never ends is cut off here and asked for again.
 CALL_DEADLINE = 30.0
@@ -56,9 +49,8 @@ _ITERATOR_TYPES = {"horizon": "TRIM_HORIZON", "latest": "LATEST", "timestamp": "
 class AwsTransport:
     """Kinesis through aiobotocore.
 
-    Clients belong to an event loop. The loop that opened the transport owns the credentials and
-    their refresh; another loop gets a client of its own at its first call, which signs with frozen
-    snapshots, since a refreshable object's lock is bound to one loop.
+    The loop that opened it owns the credentials; another one has a client of its own from its first
+    call on (`clients.py`).
 
     Args:
         settings: Where and as whom.
@@ -67,15 +59,20 @@ class AwsTransport:
     """
 
     def __init__(
-        self, settings: AwsSettings, clock: Clock, *, deadline: float = CALL_DEADLINE
+        self, settings: ClientSettings, clock: Clock, *, deadline: float = CALL_DEADLINE
     ) -> None:
-        self._settings = settings
         self._clock = clock
         self._deadline = deadline
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._session: Any = None
-        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[Client]] = {}
-        self._closed = False
+        self._clients: LoopClients[Client] = LoopClients(
+            "kinesis",
+            settings,
+            advice="KinesisBroker",
+            options=True,
+            defaults=DEFAULTS,
+            made=self._made,
+            bound=True,
+        )
+        self._opened = self._closed = False
 
     async def open(self) -> None:
         """Resolves region and credentials and makes this loop's client.
@@ -83,18 +80,13 @@ class AwsTransport:
         Raises:
             ConfigurationError: No region, or no credentials, anywhere in the configuration.
         """
-        # Off the loop: a service that hosts us in its own lifespan must not stall for the import.
-        await asyncio.to_thread(importlib.import_module, "aiobotocore.session")
-        self._loop = asyncio.get_running_loop()
-        self._session = self._settings.session or new_session()
+        self._opened = True
         await self._client()
 
     async def close(self) -> None:
         """Closes the clients of every loop; a loop that is gone took its client with it."""
         self._closed = True
-        clients, self._clients = self._clients, {}
-        # Each by itself: a thread whose loop ends at this moment must not keep the others open.
-        await asyncio.gather(*(close_on(loop, task) for loop, task in clients.items()))
+        await self._clients.close()
 
     async def describe_stream(self, stream: StreamRef) -> StreamInfo:
         """DescribeStreamSummary."""
@@ -245,32 +237,19 @@ class AwsTransport:
         return min(self._deadline, _DEADLINES.get(operation, self._deadline))
 
     async def _client(self) -> Client:
-        if self._closed or self._loop is None:
+        if self._closed or not self._opened:
             raise NotConnected("not connected to Kinesis: the service is not running")
-        loop = asyncio.get_running_loop()
-        task = self._clients.get(loop)
-        if task is None:
-            for other in list(self._clients):
-                if other.is_closed():
-                    self._clients.pop(other, None)
-            # A task, so that callers that come meanwhile share the one client, and none that is
-            # cancelled takes it from the others.
-            task = self._clients[loop] = loop.create_task(self._connect(), name="kinesis-client")
-            task.add_done_callback(self._connected)
-        elif task.done() and not task.cancelled() and task.exception() is None:
-            return task.result()
-        return await asyncio.shield(task)
+        return await self._clients.get()
 
-    def _connected(self, task: asyncio.Task[Client]) -> None:
-        """Forgets a client that did not come to be: the next caller tries anew."""
-        loop = task.get_loop()
-        failed = task.cancelled() or task.exception() is not None
-        if failed and self._clients.get(loop) is task:
-            del self._clients[loop]
+    async def _made(self, kinesis: Any, belongings: contextlib.AsyncExitStack) -> Client:
+        """What a new client is used through.
 
-    async def _connect(self) -> Client:
-        assert self._loop is not None
-        return await connect(self._settings, self._session, self._loop)
+        Args:
+            kinesis: aiobotocore's.
+            belongings: What is closed before it, in its loop.
+        """
+        del belongings  # of those that have some
+        return Client.over(kinesis)
 
 
 def put_results(

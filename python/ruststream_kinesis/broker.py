@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis.aws import AwsTransport
-from ruststream_kinesis.aws_client import AwsSettings
+from ruststream_kinesis.clients import ClientSettings, Way, check_endpoint, check_transport
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import ConfigurationError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["KinesisBroker"]
 
 # How the hot calls go, by the name that a user gives.
-_TRANSPORTS = {"thin": ThinTransport, "botocore": AwsTransport}
+_TRANSPORTS: dict[Way, type[AwsTransport]] = {"thin": ThinTransport, "botocore": AwsTransport}
 
 
 class KinesisBroker:
@@ -67,16 +67,13 @@ class KinesisBroker:
         lease_store: LeaseStore | None = None,
         owner_id: str | None = None,
         test_credentials: bool = False,
-        transport: Literal["thin", "botocore"] = "thin",
+        transport: Way = "thin",
         max_shards: int | None = None,
         stall_timeout: float = STALL_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        _check_endpoint(endpoint_url)
-        if transport not in tuple(_TRANSPORTS):
-            raise ConfigurationError(
-                f"transport must be one of {', '.join(map(repr, _TRANSPORTS))}: {transport!r}"
-            )
+        check_endpoint(endpoint_url)
+        check_transport(transport)
         if owner_id is not None and (not owner_id or "#" in owner_id):
             raise ConfigurationError(f"owner_id must be non-empty and hold no '#': {owner_id!r}")
         if max_shards is not None and (
@@ -87,7 +84,7 @@ class KinesisBroker:
             )
         if not check_seconds("stall_timeout", stall_timeout) > 0:
             raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")
-        self.settings = AwsSettings(region, endpoint_url, session, config, test_credentials)
+        self.settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
         self._make_transport = _TRANSPORTS[transport]
         self.connection = Connection(
             MemoryLeaseStore() if lease_store is None else lease_store,
@@ -114,7 +111,7 @@ class KinesisBroker:
         Raises:
             ConfigurationError: A value is refused, or the broker is connected already.
         """
-        _check_endpoint(endpoint_url)
+        check_endpoint(endpoint_url)
         if self.connection.connected:
             raise ConfigurationError("the broker is connected: override its settings before that")
         given: dict[str, Any] = {
@@ -150,8 +147,3 @@ class KinesisBroker:
     async def close(self) -> None:
         """Closes the connection; every handle raises `NotConnected` from now on."""
         await self.connection.close()
-
-
-def _check_endpoint(url: str | None) -> None:
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"endpoint_url must start with http(s)://: {url!r}")

@@ -16,18 +16,28 @@ import asyncio
 import contextlib
 import importlib
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
+from ruststream_kinesis.aws_internals import give_credentials
 from ruststream_kinesis.errors import ConfigurationError, NotConnected
 
 if TYPE_CHECKING:
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
 
-__all__ = ["ClientSettings", "LoopClients"]
+__all__ = [
+    "ClientSettings",
+    "LoopClients",
+    "Way",
+    "check_endpoint",
+    "check_transport",
+]
 
+Way = Literal["thin", "botocore"]
+"""How calls reach a service: by the short way wherever a client allows it, or by the client's own."""
+_WAYS = get_args(Way)
 # The client of a thread that is busy at the stop is left to the end of its loop.
 _CLOSE_DEADLINE = 2.0
 # Seconds that a snapshot is used without asking. Credentials are refreshed many minutes before
@@ -48,6 +58,26 @@ class ClientSettings:
     test_credentials: bool = False
 
 
+def check_endpoint(url: str | None) -> None:
+    """Refuses an endpoint that is no URL.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"endpoint_url must start with http(s)://: {url!r}")
+
+
+def check_transport(way: object) -> None:
+    """Refuses what is no `Way`.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if way not in _WAYS:
+        raise ConfigurationError(f"transport must be one of {', '.join(map(repr, _WAYS))}: {way!r}")
+
+
 C = TypeVar("C")
 
 
@@ -64,9 +94,14 @@ class LoopClients(Generic[C]):
         service: botocore's name of it.
         settings: Where and as whom.
         advice: Whose argument `region` and the like are, for messages.
+        options: Whether each has an option of the same name on the command line, too.
         defaults: `AioConfig` values that the settings may override.
-        made: Awaited with each new client; what it returns is what callers get. What it raises is
-            raised to those who wait, and the next caller tries anew.
+        made: Awaited with each new client and a stack of what is to be closed before it, in its
+            loop; what it returns is what callers get. What it raises is raised to those who wait,
+            and the next caller tries anew.
+        bound: They serve for as long as the owning loop runs, and calls that other loops sign with
+            its credentials are told so afterwards. Without it the next loop that asks owns them,
+            and a client that is there goes on with its last snapshot.
     """
 
     def __init__(
@@ -75,14 +110,18 @@ class LoopClients(Generic[C]):
         settings: ClientSettings,
         *,
         advice: str,
+        options: bool = False,
         defaults: dict[str, Any],
-        made: Callable[[Any], Awaitable[C]],
+        made: Callable[[Any, contextlib.AsyncExitStack], Awaitable[C]],
+        bound: bool = False,
     ) -> None:
         self._service = service
         self._settings = settings
         self._advice = advice
+        self._options = options
         self._defaults = defaults
         self._made = made
+        self._bound = bound
         self._owner: asyncio.AbstractEventLoop | None = None
         self._session: Any = None
         self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[_Client[C]]] = {}
@@ -99,7 +138,7 @@ class LoopClients(Generic[C]):
             for other in list(self._clients):
                 if other.is_closed():
                     self._clients.pop(other, None)
-            if self._owner is None or self._owner.is_closed():
+            if self._owner is None or (self._owner.is_closed() and not self._bound):
                 self._owner, self._session = loop, None
             # A task, so that callers that come meanwhile share the one client, and none that is
             # cancelled takes it from the others.
@@ -119,16 +158,17 @@ class LoopClients(Generic[C]):
         """
         here = asyncio.get_running_loop()
         loops = [loop for loop in list(self._clients) if everywhere or loop is here]
-        clients = {loop: self._clients.pop(loop) for loop in loops}
+        # Another thread may forget one meanwhile.
+        clients = [(loop, self._clients.pop(loop, None)) for loop in loops]
         # Each by itself: a thread whose loop ends at this moment must not keep the others open.
-        await asyncio.gather(*(_close_on(loop, task) for loop, task in clients.items()))
+        await asyncio.gather(*(_close_on(loop, task) for loop, task in clients if task is not None))
 
     def _connected(self, task: asyncio.Task[_Client[C]]) -> None:
         """Forgets a client that did not come to be: the next caller tries anew."""
         loop = task.get_loop()
         failed = task.cancelled() or task.exception() is not None
         if failed and self._clients.get(loop) is task:
-            del self._clients[loop]
+            self._clients.pop(loop, None)  # unless another thread closes them at this moment
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Client[C]:
         # Off the loop: a service that hosts us in its own lifespan must not stall for the import.
@@ -147,19 +187,20 @@ class LoopClients(Generic[C]):
         session = self._session
         if settings.test_credentials:
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        if loop is not self._owner:
-            session = self._session_elsewhere(signed=bool(keys))
+        if self._owner is not None and loop is not self._owner:
+            session = self._session_elsewhere(self._owner, signed=bool(keys))
         region = settings.region or self._session.get_config_variable("region")
         if region is None and settings.test_credentials:
             region = "us-east-1"
         if region is None:
             raise ConfigurationError(
-                f"no region: set AWS_REGION or the profile's, or pass {self._advice}(region=...)"
+                "no region: set AWS_REGION or the profile's, or pass "
+                + self._how_to("region", "=...", "--region")
             )
         if not keys and await session.get_credentials() is None:
             raise ConfigurationError(
                 "no credentials: configure a profile, a role or AWS_ACCESS_KEY_ID; for a local "
-                f"endpoint pass {self._advice}(test_credentials=True)"
+                "endpoint pass " + self._how_to("test_credentials", "=True", "--test-credentials")
             )
         life = _life(
             session.create_client(
@@ -168,19 +209,20 @@ class LoopClients(Generic[C]):
                 endpoint_url=settings.endpoint_url,
                 config=config,
                 **keys,
-            )
+            ),
+            self._made,
         )
-        client = await anext(life)
-        try:
-            return _Client(await self._made(client), life)
-        except BaseException:
-            await life.aclose()
-            raise
+        return _Client(await anext(life), life)
 
-    def _session_elsewhere(self, *, signed: bool) -> Any:
+    def _how_to(self, argument: str, value: str, option: str) -> str:
+        said = f"{self._advice}({argument}{value})"
+        return f"{said}, on the command line {option}" if self._options else said
+
+    def _session_elsewhere(self, owner: asyncio.AbstractEventLoop, *, signed: bool) -> Any:
         """A session for a loop that does not own the credentials.
 
         Args:
+            owner: The loop that does.
             signed: Its client is given keys of its own.
         """
         session = _new_session()
@@ -190,19 +232,20 @@ class LoopClients(Generic[C]):
         if profile is not None:
             session.set_config_variable("profile", profile)
         if not signed:
-            # aiobotocore has no public way to give a session its credentials object.
-            session._credentials = _snapshots(self._session, self._owner)  # noqa: SLF001 - as said
+            give_credentials(session, _snapshots(self._session, owner, bound=self._bound))
         return session
 
 
-async def _life(opening: Any) -> AsyncGenerator[Any, None]:
+async def _life(
+    opening: Any, made: Callable[[Any, contextlib.AsyncExitStack], Awaitable[C]]
+) -> AsyncGenerator[C, None]:
     """A client, until it is closed or its loop ends.
 
     A loop closes the generators that are left open in it (`asyncio.run` does): the sockets of a
     thread that came and went do not wait for the stop of the service.
     """
-    async with opening as calls:
-        yield calls
+    async with opening as client, contextlib.AsyncExitStack() as belongings:
+        yield await made(client, belongings)
 
 
 async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client[Any]]) -> None:
@@ -210,15 +253,11 @@ async def _close_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_Client[
     if loop is asyncio.get_running_loop():
         await _close(task)
         return
-    closing = _close(task)
-    try:
-        there = asyncio.run_coroutine_threadsafe(closing, loop)
-    except RuntimeError:  # the loop was closed meanwhile
-        closing.close()
-        return
-    # Waited for, not awaited: however it ends there, nothing of it is ours. A busy loop may take
-    # longer than anybody should wait.
-    await asyncio.wait([asyncio.wrap_future(there)], timeout=_CLOSE_DEADLINE)
+    there = _start_on(loop, _close(task))
+    if there is not None:
+        # Waited for, not awaited: however it ends there, nothing of it is ours. A busy loop may take
+        # longer than anybody should wait.
+        await asyncio.wait([there], timeout=_CLOSE_DEADLINE)
 
 
 async def _close(task: asyncio.Task[_Client[Any]]) -> None:
@@ -228,6 +267,17 @@ async def _close(task: asyncio.Task[_Client[Any]]) -> None:
     with contextlib.suppress(asyncio.CancelledError, Exception):
         client = await task
         await client.life.aclose()
+
+
+def _start_on(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]
+) -> asyncio.Future[Any] | None:
+    """Starts work on another loop; `None` where that was closed meanwhile."""
+    try:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    except RuntimeError:
+        work.close()
+        return None
 
 
 def _new_session() -> Any:
@@ -241,43 +291,77 @@ def _new_session() -> Any:
     return session
 
 
-def _snapshots(session: Any, owner: asyncio.AbstractEventLoop | None) -> Any:
-    """Credentials for another loop: frozen copies, asked for on the loop that refreshes them."""
+class _Snapshots:
+    """Frozen copies of credentials, asked for on the loop that refreshes them.
+
+    Args:
+        session: Of that loop.
+        owner: That loop.
+        bound: Once it has ended, none is good any more, however young.
+    """
+
+    def __init__(self, session: Any, owner: asyncio.AbstractEventLoop, *, bound: bool) -> None:
+        self._session = session
+        self._owner = owner
+        self._bound = bound
+        self._last: Any = None
+        self._taken = 0.0
+        self._asking: asyncio.Task[Any] | None = None
+
+    async def newest(self) -> Any:
+        """The last one where that is young, or where the owning loop does not answer.
+
+        Raises:
+            NotConnected: That loop has ended.
+        """
+        if (self._bound or self._last is None) and not self._owner.is_running():
+            raise _ended()
+        now = asyncio.get_running_loop().time()
+        if self._last is not None and now - self._taken < _SNAPSHOT_AGE:
+            return self._last
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._ask(now))
+        if self._last is None:
+            return await asyncio.shield(self._asking)
+        await asyncio.wait({self._asking}, timeout=_SNAPSHOT_PATIENCE)
+        if self._asking.done():
+            # What a refresh raises is told once the last snapshot is really no good any more, by
+            # the service.
+            self._asking.exception()
+        return self._last
+
+    async def _ask(self, now: float) -> Any:
+        there = _start_on(self._owner, self._snapshot()) if self._owner.is_running() else None
+        if there is not None:
+            # Not awaited: a loop that ends cancels what runs in it, and who signs is not meant.
+            await asyncio.wait([there])
+        if there is None or there.cancelled():
+            raise _ended()
+        self._last, self._taken = there.result(), now
+        return self._last
+
+    async def _snapshot(self) -> Any:
+        credentials = await self._session.get_credentials()
+        return None if credentials is None else await credentials.get_frozen_credentials()
+
+
+def _ended() -> NotConnected:
+    return NotConnected(
+        "not connected: the event loop of the service, which refreshes the credentials, has ended"
+    )
+
+
+def _snapshots(session: Any, owner: asyncio.AbstractEventLoop, *, bound: bool = False) -> Any:
+    """Credentials that another loop can sign with; see `_Snapshots`."""
     from aiobotocore.credentials import AioCredentials  # noqa: PLC0415 - see the module's header
 
-    async def snapshot() -> Any:
-        credentials = await session.get_credentials()
-        return None if credentials is None else await credentials.get_frozen_credentials()
+    snapshots = _Snapshots(session, owner, bound=bound)
 
     class Snapshots(AioCredentials):
         def __init__(self) -> None:
             super().__init__("pending", "pending", method="ruststream-snapshot")
-            self.last: Any = None
-            self.taken = 0.0
-            self.asking: asyncio.Task[Any] | None = None
 
         async def get_frozen_credentials(self) -> Any:  # type: ignore[override]  # as AioCredentials
-            now = asyncio.get_running_loop().time()
-            if self.last is not None and now - self.taken < _SNAPSHOT_AGE:
-                return self.last
-            if self.asking is None or self.asking.done():
-                self.asking = asyncio.ensure_future(self.ask(now))
-            if self.last is None:
-                return await asyncio.shield(self.asking)
-            await asyncio.wait({self.asking}, timeout=_SNAPSHOT_PATIENCE)
-            if self.asking.done():
-                # What a refresh raises is told once the last snapshot is really no good any more,
-                # by the service.
-                self.asking.exception()
-            return self.last
-
-        async def ask(self, now: float) -> Any:
-            if owner is None or not owner.is_running():
-                raise NotConnected("the event loop that refreshes the credentials has ended")
-            self.last = await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(snapshot(), owner)
-            )
-            self.taken = now
-            return self.last
+            return await snapshots.newest()
 
     return Snapshots()

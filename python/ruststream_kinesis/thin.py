@@ -11,7 +11,7 @@ not fit: `aws_internals.py` says which.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,24 +108,18 @@ class ThinTransport(AwsTransport):
                 return put_results(stream, len(entries), _rows(answer, stream))
         return await super().put_records(stream, entries)
 
-    async def _connect(self) -> Client:
-        client = await super()._connect()
+    async def _made(self, kinesis: Any, belongings: contextlib.AsyncExitStack) -> Client:
+        client = await super()._made(kinesis, belongings)
         try:
-            insides = await look_inside(client.kinesis, _OPERATIONS)
+            insides = await look_inside(kinesis, _OPERATIONS)
         except Unfit as unfit:
             if not self._told:
                 self._told = True
                 level = logging.INFO if unfit.expected else logging.WARNING
                 logger.log(level, "calls to Kinesis take aiobotocore's own, slower way: %s", unfit)
             return client
-        except BaseException:
-            # Nobody else knows of it yet.
-            await client.life.aclose()
-            raise
-        parts = {each.name: getattr(client, each.name) for each in dataclasses.fields(client)}
-        return _ThinClient(
-            **parts, plane=Plane(insides, client.credentials, self._clock, client.belongings)
-        )
+        plane = Plane(insides, insides.credentials, self._clock, belongings)
+        return _ThinClient(kinesis, client.reads, client.puts, plane)
 
 
 class _Operation(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +15,7 @@ from botocore.exceptions import BotoCoreError
 
 from ruststream_kinesis.clients import _snapshots
 from ruststream_kinesis.clock import SystemClock
-from ruststream_kinesis.errors import LeaseTableUnreachable
+from ruststream_kinesis.errors import LeaseTableUnreachable, NotConnected
 from ruststream_kinesis.leases.dynamo_table import DynamoTable
 from tests.support.scripted import held
 from tests.support.scripted_table import ScriptedTable
@@ -42,6 +43,25 @@ class Counting(aiobotocore.session.AioSession):
         self.clients += 1
         make: Any = super()._create_client  # type: ignore[misc]  # the stubs know no private name
         return await make(*args, **more)
+
+
+@contextlib.asynccontextmanager
+async def another_loop() -> AsyncIterator[asyncio.AbstractEventLoop]:
+    """Run a loop in a thread, until the block ends."""
+    made: asyncio.Future[asyncio.AbstractEventLoop] = asyncio.get_running_loop().create_future()
+    end = threading.Event()
+
+    async def live() -> None:
+        made.get_loop().call_soon_threadsafe(made.set_result, asyncio.get_running_loop())
+        await asyncio.to_thread(end.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    try:
+        yield await made
+    finally:
+        end.set()
+        await asyncio.to_thread(thread.join)
 
 
 async def test_calls_that_come_together_share_one_client(server: ScriptedTable):
@@ -171,3 +191,67 @@ async def test_a_snapshot_is_used_without_asking_and_after_a_refresh_that_failed
     session.failing = True
     assert await credentials.get_frozen_credentials() == first
     assert len(session.asked) == 2
+
+
+async def test_the_next_loop_that_asks_owns_the_credentials_of_one_that_has_ended(
+    server: ScriptedTable,
+):
+    asked: list[asyncio.AbstractEventLoop] = []
+
+    class Watched(Known):
+        async def get_credentials(self) -> Any:  # type: ignore[override]  # as aiobotocore's own
+            asked.append(asyncio.get_running_loop())
+            return await super().get_credentials()
+
+    clients = settings(server.url, session=Watched(), test_credentials=False)
+    table = DynamoTable("leases", clients, SystemClock())
+    async with another_loop() as owner:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(table.get("k"), owner))
+        assert set(asked) == {owner}
+    await table.get("k")
+    assert set(asked) == {owner, asyncio.get_running_loop()}
+    await table.close()
+
+
+async def test_a_loop_that_has_ended_gives_no_snapshot_and_takes_a_bound_one_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    session = Renewing()
+    async with another_loop() as owner:
+        free, bound = _snapshots(session, owner), _snapshots(session, owner, bound=True)
+        last = await free.get_frozen_credentials()
+        assert await bound.get_frozen_credentials() == last
+    for ended in (bound, _snapshots(session, owner)):
+        with pytest.raises(NotConnected, match="loop of the service"):
+            await ended.get_frozen_credentials()
+    assert await free.get_frozen_credentials() == last
+    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_AGE", 0.0)
+    assert await free.get_frozen_credentials() == last
+
+
+async def test_a_loop_that_ends_while_it_is_asked_cancels_nobody_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A loop that ends cancels what runs in it; a lease or a publish that signs is not meant."""
+    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_AGE", 0.0)
+    monkeypatch.setattr("ruststream_kinesis.clients._SNAPSHOT_PATIENCE", 10.0)
+    reached = threading.Event()
+
+    class Hanging(Renewing):
+        async def get_frozen_credentials(self) -> Any:
+            if self.failing:
+                reached.set()
+                await asyncio.Event().wait()
+            return await super().get_frozen_credentials()
+
+    session = Hanging()
+    async with another_loop() as owner:
+        known = _snapshots(session, owner)
+        last = await known.get_frozen_credentials()
+        session.failing = True
+        first = asyncio.create_task(_snapshots(session, owner).get_frozen_credentials())
+        later = asyncio.create_task(known.get_frozen_credentials())
+        await asyncio.to_thread(reached.wait)
+    with pytest.raises(NotConnected):
+        await first
+    assert await later == last

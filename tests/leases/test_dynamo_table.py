@@ -367,6 +367,12 @@ def test_an_endpoint_that_is_none_is_refused():
         DynamoLeaseStore("leases", endpoint_url="localhost:8000")
 
 
+@pytest.mark.parametrize("transport", ["", "aiobotocore", None, []])
+def test_a_transport_that_is_none_is_refused(transport: Any):
+    with pytest.raises(ConfigurationError, match="transport must be one of 'thin', 'botocore'"):
+        DynamoLeaseStore("leases", transport=transport)
+
+
 async def test_settings_reach_the_service(server: ScriptedTable):
     arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/leases"
     store = DynamoLeaseStore(
@@ -392,5 +398,6 @@ class NoWhere(aiobotocore.session.AioSession):
 async def test_no_region_is_told_with_what_to_do(server: ScriptedTable):
     clients = ClientSettings(endpoint_url=server.url, session=NoWhere())
     table = DynamoTable("leases", clients, SystemClock())
-    with pytest.raises(ConfigurationError, match=r"DynamoLeaseStore\(region=\.\.\.\)"):
+    # No option of the command line is about the table.
+    with pytest.raises(ConfigurationError, match=r"DynamoLeaseStore\(region=\.\.\.\)$"):
         await table.open()

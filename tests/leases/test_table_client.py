@@ -11,11 +11,13 @@ import aiobotocore.client
 import aiobotocore.session
 import pytest
 
+from ruststream_kinesis import DynamoLeaseStore, LeaseKey
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.leases.dynamo_table import DynamoTable
 from ruststream_kinesis.leases.table import Change, Check, Outcome
 from tests.support.scripted import raw
 from tests.support.scripted_table import ScriptedTable
+from tests.support.servers import REGION
 from tests.support.tables import settings
 
 
@@ -74,6 +76,29 @@ async def test_both_ways_ask_for_the_same(
     assert stock == ["DescribeTable", *ROWS]
     assert [(call.target, call.body) for call in server.requests] == short
     assert caplog.text.count("slower way") == 1
+
+
+async def test_the_stock_way_makes_no_other_and_says_nothing_of_it(
+    server: ScriptedTable,
+    stock: list[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made: list[Any] = []
+    monkeypatch.setattr("ruststream_kinesis.leases.table_client.Plane", lambda *_: made.append(1))
+    caplog.set_level(logging.INFO, "ruststream_kinesis")
+    store = DynamoLeaseStore(
+        "leases",
+        region=REGION,
+        endpoint_url=server.url,
+        test_credentials=True,
+        transport="botocore",
+    )
+    assert await store.read(LeaseKey("orders", "s")) is None
+    await store.close()
+    assert stock == ["DescribeTable", "GetItem"]
+    assert made == []
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("own_way", [False, True])

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ruststream_kinesis import LeaseStore
+from ruststream_kinesis.clients import Way
 from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.testing import ManualClock
 from tests.leases.contract import LeaseStoreContract
@@ -25,9 +26,12 @@ class TestOverMemory(LeaseStoreContract):
 
 
 class TestOverDynamoDB(LeaseStoreContract):
+    transport: Way = "thin"
+
     @pytest.fixture
     async def store(self, dynamodb: Server, clock: ManualClock) -> AsyncIterator[TableLeaseStore]:
-        store = TableLeaseStore(dynamo_table(dynamodb.url, create=True), clock=clock)
+        table = dynamo_table(dynamodb.url, create=True, transport=self.transport)
+        store = TableLeaseStore(table, clock=clock)
         await store.open()
         yield store
         await store.close()
@@ -43,6 +47,16 @@ class TestOverDynamoDB(LeaseStoreContract):
     async def another(
         self, store: TableLeaseStore, dynamodb: Server, clock: ManualClock
     ) -> AsyncIterator[TableLeaseStore]:
-        another = TableLeaseStore(dynamo_table(dynamodb.url, store._table.name), clock=clock)
+        table = dynamo_table(dynamodb.url, store._table.name, transport=self.transport)
+        another = TableLeaseStore(table, clock=clock)
         yield another
         await another.close()
+
+
+class TestOverDynamoDBByTheStockWay(TestOverDynamoDB):
+    transport = "botocore"
+
+    @pytest.fixture
+    def dynamodb(self, dynalite_server: Server) -> Server:
+        """One server: what differs is on our side."""
+        return dynalite_server

@@ -12,7 +12,7 @@ import pytest
 from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis._core import Page
 from ruststream_kinesis.aws import AwsTransport
-from ruststream_kinesis.aws_client import AwsSettings
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.clock import SystemClock
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.thin import ThinTransport
@@ -51,7 +51,7 @@ async def connected(
         "region": "us-east-1",
         "session": _SESSION,
     }
-    transport = way(AwsSettings(**{**known, **settings}), SystemClock(), deadline=deadline)
+    transport = way(ClientSettings(**{**known, **settings}), SystemClock(), deadline=deadline)
     await transport.open()
     try:
         yield transport

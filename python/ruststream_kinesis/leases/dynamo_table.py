@@ -8,12 +8,13 @@ the error it gets is ours and says what happened.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ruststream_kinesis.backoff import Backoff
-from ruststream_kinesis.clients import ClientSettings, LoopClients
+from ruststream_kinesis.clients import ClientSettings, LoopClients, Way
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import (
     LeaseTableDenied,
@@ -57,6 +58,7 @@ class DynamoTable:
         settings: How to reach it.
         clock: Pauses between attempts.
         create: Create it where it does not exist.
+        transport: How the calls for rows go.
         attempt: Seconds of one request.
         deadline: Seconds of a call, however many requests it takes.
     """
@@ -68,12 +70,14 @@ class DynamoTable:
         clock: Clock,
         *,
         create: bool = False,
+        transport: Way = "thin",
         attempt: float = ATTEMPT_DEADLINE,
         deadline: float = CALL_DEADLINE,
     ) -> None:
         self._name = name
         self._clock = clock
         self._create = create
+        self._transport = transport
         self._attempt = attempt
         self._deadline = deadline
         self._looked_at = False
@@ -206,9 +210,12 @@ class DynamoTable:
 
     # -- the table itself --------------------------------------------------------------------------
 
-    async def _made(self, client: Any) -> TableClient:
+    async def _made(self, client: Any, _: contextlib.AsyncExitStack) -> TableClient:
         """What a new client is used through, once the table was looked at."""
-        calls = await TableClient.over(client, self._clock)
+        if self._transport == "thin":
+            calls = await TableClient.over(client, self._clock)
+        else:
+            calls = TableClient(client)
         if (unfit := calls.unfit) is not None and not self._told:
             self._told = True
             level = logging.INFO if unfit.expected else logging.WARNING

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ruststream_kinesis.clients import ClientSettings
+from ruststream_kinesis.clients import ClientSettings, Way, check_endpoint, check_transport
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.leases.dynamo_table import DynamoTable
@@ -42,6 +42,10 @@ class DynamoLeaseStore(TableLeaseStore):
         config: An `AioConfig` merged over ours. Retries are not taken from it: a call that fails
             for a passing reason is made again here, for as long as the lease allows.
         test_credentials: Sign with made-up credentials, for a local server.
+        transport: How the calls for rows reach the table. `"thin"`, the default, signs them in the
+            native core and sends them over the HTTP session of aiobotocore's client, as
+            `KinesisBroker` does with its own; `"botocore"` makes every call the stock way: the way
+            back where the short one is in doubt.
         clock: Time; for tests.
 
     Raises:
@@ -58,17 +62,19 @@ class DynamoLeaseStore(TableLeaseStore):
         session: AioSession | None = None,
         config: AioConfig | None = None,
         test_credentials: bool = False,
+        transport: Way = "thin",
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(table, str) or _TABLE.fullmatch(table) is None:
             raise ConfigurationError(
                 f"invalid lease table {table!r}: 3 to 255 of a-z, A-Z, 0-9, '_', '.', '-', or an ARN"
             )
-        if endpoint_url is not None and not endpoint_url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"endpoint_url must start with http(s)://: {endpoint_url!r}")
+        check_endpoint(endpoint_url)
+        check_transport(transport)
         clock = clock or SystemClock()
         settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
-        super().__init__(DynamoTable(table, settings, clock, create=create), clock=clock)
+        rows = DynamoTable(table, settings, clock, create=create, transport=transport)
+        super().__init__(rows, clock=clock)
         self.table = table
         """Its name or ARN."""
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ruststream_kinesis._core import decode_aggregate
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.errors import (
     ConfigurationError,
     KinesisError,
@@ -76,7 +77,7 @@ class Live:
     def __init__(
         self,
         url: str,
-        settings: AwsSettings,
+        settings: ClientSettings,
         clock: LiveClock,
         tracker: Tracker,
         faults: Faults,

@@ -7,7 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ruststream_kinesis._core import Page
-from ruststream_kinesis.aws import AwsSettings, AwsTransport
+from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.clients import ClientSettings
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing.record import LogRecord
@@ -84,7 +85,7 @@ class Aside:
         timeout: Seconds until a read must be done.
     """
 
-    def __init__(self, settings: AwsSettings, clock: Clock, timeout: float) -> None:
+    def __init__(self, settings: ClientSettings, clock: Clock, timeout: float) -> None:
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
         self._transport = AwsTransport(settings, clock)
