@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from ruststream_kinesis.connection import Connection
@@ -21,7 +21,7 @@ from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.heartbeat import LEASE_DURATION
 from ruststream_kinesis.holding import Absences, Holding
-from ruststream_kinesis.leases.base import LeaseState
+from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.opening import OpeningRule
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.shards import ancestors
@@ -128,7 +128,8 @@ class Redirecting:
             KinesisError: It is not known whether one of them is held.
         """
         listed, holdings = self._discovery.shards, self._shards.holdings
-        wanted, left = ancestors(replayed, listed), self._left(rows)
+        ended = {row.key.shard_id for row in rows if row.checkpoint == SHARD_END}
+        wanted, left = self._read_first(replayed, ended), self._left(rows)
         # Those that come first: what is behind them waits for them everywhere.
         kept = {
             shard_id
@@ -154,6 +155,24 @@ class Redirecting:
             # All have ended: none may write after this, over what a later seek has written.
             for error in filter(None, results):
                 raise error
+
+    def _read_first(self, replayed: Iterable[str], ended: Container[str]) -> set[str]:
+        """The ended parents of what is replayed.
+
+        One that has not ended is moved itself, or stays where it is, and everything before it then.
+        """
+        listed = self._discovery.shards
+        found: set[str] = set()
+        todo = set(replayed)
+        seen = set(todo)
+        while todo:
+            info = listed.get(todo.pop())
+            for parent in () if info is None else info.parents:
+                if parent in listed and parent in ended and parent not in seen:
+                    found.add(parent)
+                    todo.add(parent)
+                    seen.add(parent)
+        return found
 
     async def _move(
         self, shard_id: str, position: KinesisPosition, keep: OpeningRule | None

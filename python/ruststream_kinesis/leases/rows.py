@@ -401,7 +401,8 @@ def opening_of(key: str, row: Row) -> tuple[Opening, str | None]:
             or value < 0
         ):
             raise LeaseRowError(
-                f"row {key!r} of the lease table cannot be understood: {name} {value!r} is no time",
+                f"row {key!r} of the lease table cannot be understood: {name} {value!r} is no time. "
+                "Delete it: the next start then opens anew what has no checkpoint",
                 stream=key.rpartition("/")[2],
             )
     assert isinstance(instant, int | float)  # just seen
