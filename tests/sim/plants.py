@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisPosition, coordinator, redirect, sharing
+from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.dispatch import Dispatcher
 from ruststream_kinesis.holding import Holding
-from ruststream_kinesis.leases import SHARD_END, LeaseKey, LeaseState
+from ruststream_kinesis.leases import SHARD_END, LeaseKey
 from ruststream_kinesis.leases.notebook import Notebook
 from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.plan import share
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.retry import Copy, RetryPolicy
+from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.settlement import Settlement
 from ruststream_kinesis.shard import HeldShard
 from tests.sim.tables import SimTable
@@ -78,7 +80,7 @@ def _unordered(monkey: pytest.MonkeyPatch) -> None:
     monkey.setattr(
         coordinator,
         "startable",
-        lambda shards, finished: [s.shard_id for s in shards if s.shard_id not in finished],
+        lambda shards, finished, held: [s.shard_id for s in shards if s.shard_id not in finished],
     )
 
 
@@ -276,8 +278,9 @@ def _orphaned(monkey: pytest.MonkeyPatch) -> None:
 
 
 def _not_gated(monkey: pytest.MonkeyPatch) -> None:
-    """A parent that is read again counts as finished."""
-    monkey.setattr(LeaseState, "finished", property(lambda self: self.checkpoint == SHARD_END))
+    """Children of a parent that is read again are read on."""
+    monkey.setattr(Rewinds, "_stand_back", lambda *_: None)
+    monkey.setattr(Coordinator, "_stand_back", lambda *_: None)
 
 
 def _late_copies(monkey: pytest.MonkeyPatch) -> None:
