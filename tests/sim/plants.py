@@ -319,6 +319,7 @@ PLANTS = [
         "children beside the replay of parents",
         _not_gated,
         "parent .* is not done|without|beside the replay",
+        first=40,
     ),
     Plant("copies of what is void", _late_copies, "which is void since a seek"),
 ]
