@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -37,23 +38,46 @@ def lines(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 def test_who_is_gone_is_said_once_with_what_it_held(caplog: pytest.LogCaptureFixture):
     others = Neighbours("orders@g", "a")
     rows = (lease("1", "b"), lease("2", "b"), lease("3", "a"))
-    others.look(Survey(rows, (A, B)))
+    others.look(Survey(rows, (A, B)), ())
     assert caplog.messages == []
 
     for _ in range(2):
-        others.look(Survey((lease("1", "b", free=True), *rows[1:]), (A,)))
+        others.look(Survey((lease("1", "b", free=True), *rows[1:]), (A,)), ())
 
     (line,) = caplog.messages
-    assert "host-b of orders@g is gone" in line
+    assert "host-b of orders@g has left, or died" in line
     assert "2 shard(s)" in line
+
+
+def test_who_leaves_with_nothing_has_left(caplog: pytest.LogCaptureFixture):
+    others = Neighbours("orders", "a")
+    others.look(Survey((lease("1", "b"),), (A, B)), ())
+    others.look(Survey((lease("1", None),), (A,)), ())
+    assert caplog.messages == ["instance host-b of orders has left"]
+
+
+def test_checkpoints_that_are_gone_are_an_error_once(caplog: pytest.LogCaptureFixture):
+    others = Neighbours("orders", "a")
+    rows = tuple(replace(lease(n, "a"), checkpoint=f"10{n}") for n in "123")
+    others.look(Survey(rows, (A,)), "123")
+    assert caplog.messages == []
+
+    # 1 is as it was, 2 is not listed any more, and 3 has lost what it said.
+    for _ in range(2):
+        others.look(Survey((rows[0], lease("3", "a")), (A,)), "13")
+
+    (line,) = caplog.messages
+    assert "1 checkpoint(s) of orders are gone" in line
+    assert "3 (was 103)" in line
+    assert caplog.records[0].levelno == logging.ERROR
 
 
 def test_the_previous_owner_is_known_until_somebody_else_is():
     others = Neighbours("orders", "a")
     assert others.previous(lease("1", None)) is None
 
-    others.look(Survey((lease("1", "b"), lease("2", "a")), (A, B)))
-    others.look(Survey((lease("1", None), lease("2", None)), (A, B)))
+    others.look(Survey((lease("1", "b"), lease("2", "a")), (A, B)), ())
+    others.look(Survey((lease("1", None), lease("2", None)), (A, B)), ())
     assert others.previous(lease("1", None)) == "host-b"
     assert others.previous(lease("2", None)) is None  # it was ours
 
@@ -80,7 +104,7 @@ async def test_a_killed_instance_is_named_by_the_others(caplog: pytest.LogCaptur
         await first.kill()
         await it.clock.advance(6 * PASS)
 
-        (gone,) = lines(caplog, "is gone")
+        (gone,) = lines(caplog, "has left, or died")
         assert owner(first) in gone
         assert "1 shard(s)" in gone
 
@@ -111,13 +135,16 @@ async def test_reading_nothing_for_want_of_renewals_is_one_error_and_its_end_one
 
         (error,) = [each for each in caplog.records if each.levelno == logging.ERROR]
         assert "NOTHING of orders" in error.getMessage()
+        assert owner(it.instances[0]) in error.getMessage()
+        # What is lost is not held, however long its release takes.
+        assert it.instances[0].coordinator.state == ()
         # All three fail at each pass; a line a minute is enough.
         assert 1 <= len(lines(caplog, "cannot release a lease")) <= 3
-        assert lines(caplog, "read again") == []
+        assert lines(caplog, "read here again") == []
 
         it.store.faults.fails.clear()
         await it.clock.advance(5 * PASS)
-        (again,) = lines(caplog, "read again")
+        (again,) = lines(caplog, "read here again")
         assert "orders" in again
 
 

@@ -42,7 +42,7 @@ from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.taking import Taking
 from ruststream_kinesis.transport import Failure, StreamInfo, judge, patiently
-from ruststream_kinesis.wording import label, shown
+from ruststream_kinesis.wording import label, listing, shown
 
 __all__ = ["Coordinator", "Holding"]
 
@@ -193,7 +193,7 @@ class Coordinator:
     @property
     def state(self) -> tuple[ShardState, ...]:
         """Those shards at this moment."""
-        return tuple(shard.state for shard in self.shards)
+        return tuple(each.shard.state for each in self.holdings.values() if each.live)
 
     async def stop_reading(self) -> None:
         """Ends the lease loop and every reader; leases stay held until `release`."""
@@ -227,6 +227,7 @@ class Coordinator:
         """
         await self._supervisor.cancel(self._tasks)
         await self._taking.give_back()
+        held = list(self.holdings)
         backoff = Backoff()
         try:
             while errors := await self.held.release_all():
@@ -240,6 +241,10 @@ class Coordinator:
                         shown(errors[0]),
                     )
                 await self._clock.sleep(backoff.next())
+            if held:
+                logger.info(
+                    "released %d shard(s) of stream %s: %s", len(held), self._label, listing(held)
+                )
         finally:
             # Whatever came of it: nobody waits for a release any more.
             for holding in self.holdings.values():
@@ -283,7 +288,7 @@ class Coordinator:
         self.held.give_up_held()
         await self.held.end_over()
         survey = await self._store.survey(self._stream.name, self._group, max_age=look)
-        self._neighbours.look(survey)
+        self._neighbours.look(survey, self._discovery.shards)
         leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
         # What the Rust sibling holds is left out: it knows of no replays, and would not let go.

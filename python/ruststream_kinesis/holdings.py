@@ -89,7 +89,7 @@ class Holdings:
             self._start(holding)
         if self._blind:
             self._blind = False
-            logger.info("%s is read again: its leases can be had again", self._label)
+            logger.info("%s is read here again: leases can be had again", self._label)
 
     def _start(self, holding: Holding) -> None:
         holding.shard.unread = False
@@ -347,8 +347,10 @@ class Holdings:
             self._blind = not any(each.live for each in self.by_id.values())
             if self._blind:
                 logger.error(
-                    "NOTHING of %s is read any more: its leases could not be renewed, and ran out; the "
-                    "warnings before this say why. They are asked for again at each pass",
+                    "this instance (%s) reads NOTHING of %s any more: its leases ran out unrenewed, "
+                    "because the lease store did not answer (the warnings before this say so) or "
+                    "this process stood still. It asks for shards again at each pass",
+                    self._heartbeat.member.owner_id,
                     self._label,
                 )
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Container
 
 from ruststream_kinesis.leases.base import LeaseState, Survey, member_of, owner_id_of
+from ruststream_kinesis.wording import listing
 
 __all__ = ["Neighbours"]
 
@@ -31,17 +33,29 @@ class Neighbours:
         """Owner ids of the others, by nonce."""
         self._owners: dict[str, str] = {}
         """Owner that each shard had last, as stored."""
+        self._checkpoints: dict[str, str | None] = {}
+        """Of each shard, as stored."""
 
-    def look(self, survey: Survey) -> None:
-        """Notes who is there, and says who is not any more."""
+    def look(self, survey: Survey, listed: Container[str]) -> None:
+        """Notes who is there, and says who is not any more, and which checkpoint is lost.
+
+        Args:
+            survey: What the store says.
+            listed: Shards of the stream: the row of another one may go.
+        """
+        self._look_at_checkpoints(survey, listed)
         present = {each.nonce: each.owner_id for each in survey.members if each.nonce != self._me}
         gone = self._present.keys() - present.keys()
         if gone:
             # Also of leases that ran out, which still say whose they were.
             left = Counter(member_of(row.owner) for row in survey.leases)
             for nonce in sorted(gone):
+                if not left[nonce]:
+                    logger.info("instance %s of %s has left", self._present[nonce], self._label)
+                    continue
                 logger.info(
-                    "instance %s of %s is gone: its %d shard(s) are shared out",
+                    "instance %s of %s has left, or died: the %d shard(s) that it holds still are "
+                    "shared out when it lets go of them, or their leases run out",
                     self._present[nonce],
                     self._label,
                     left[nonce],
@@ -52,6 +66,23 @@ class Neighbours:
             for row in survey.leases
             if (owner := row.owner or self._owners.get(row.key.shard_id)) is not None
         }
+
+    def _look_at_checkpoints(self, survey: Survey, listed: Container[str]) -> None:
+        stored = {row.key.shard_id: row.checkpoint for row in survey.leases}
+        lost = [
+            f"{shard_id} (was {checkpoint})"
+            for shard_id, checkpoint in self._checkpoints.items()
+            if checkpoint is not None and stored.get(shard_id) is None and shard_id in listed
+        ]
+        if lost:
+            logger.error(
+                "%d checkpoint(s) of %s are gone from the lease table, which somebody has emptied, "
+                "restored or made anew: their shards are read as if they had none. %s",
+                len(lost),
+                self._label,
+                listing(lost),
+            )
+        self._checkpoints = stored
 
     def name(self, nonce: str) -> str:
         """The owner id of a member."""

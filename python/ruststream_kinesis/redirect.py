@@ -164,14 +164,12 @@ class Redirecting:
         listed = self._discovery.shards
         found: set[str] = set()
         todo = set(replayed)
-        seen = set(todo)
         while todo:
             info = listed.get(todo.pop())
             for parent in () if info is None else info.parents:
-                if parent in listed and parent in ended and parent not in seen:
+                if parent in listed and parent in ended and parent not in found:
                     found.add(parent)
                     todo.add(parent)
-                    seen.add(parent)
         return found
 
     async def _move(

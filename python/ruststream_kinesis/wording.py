@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from ruststream_kinesis.errors import KinesisError
 
-__all__ = ["asked_at", "instant", "label", "short", "shown", "trace"]
+__all__ = ["asked_at", "instant", "label", "listing", "short", "shown", "trace"]
 
 # Of a sequence number of 56 digits: the first ones tell it from others of its age, the last ones
 # from its neighbours.
 _FIRST, _LAST = 4, 8
+# A line names so many things; of hundreds nobody reads more.
+_NAMED = 5
 
 
 def shown(error: BaseException) -> str:
@@ -53,6 +56,12 @@ def short(sequence_number: str | None) -> str:
     """A sequence number that a line has room for."""
     text = sequence_number or ""
     return text if len(text) <= _FIRST + _LAST else f"{text[:_FIRST]}…{text[-_LAST:]}"
+
+
+def listing(names: Sequence[str]) -> str:
+    """Some things by name, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def asked_at(meta: Any) -> str:

@@ -26,19 +26,24 @@ FAILED_CONDITION = "ConditionalCheckFailedException"
 # Enough of a foreign page or message to recognise it by.
 _QUOTED = 300
 _SERVER_ERROR = 500
-_DENIED = frozenset(
+# Whoever it is, it is nobody whom the service knows.
+_UNKNOWN = frozenset(
     {
-        "AccessDenied",
-        "AccessDeniedException",
         "IncompleteSignature",
         "IncompleteSignatureException",
         "InvalidClientTokenId",
-        "KMSAccessDeniedException",
         "MissingAuthenticationToken",
         "MissingAuthenticationTokenException",
+        "UnrecognizedClientException",
+    }
+)
+_DENIED = _UNKNOWN | frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "KMSAccessDeniedException",
         "NotAuthorized",
         "OptInRequired",
-        "UnrecognizedClientException",
     }
 )
 # Refused before anything was written; it passes.
@@ -71,7 +76,8 @@ def how_to_create(table: str) -> str:
     """How a lease table is made, for messages."""
     name = table.rpartition("/")[2]
     return (
-        f"a lease table has one key, the string {KEY!r} (HASH), and no other. Pass create=True, or: "
+        f"a lease table has one key, the string {KEY!r} (HASH), and no other. "
+        "Start the service with create=True, or: "
         f"aws dynamodb create-table --table-name {name} "
         f"--attribute-definitions AttributeName={KEY},AttributeType=S "
         f"--key-schema AttributeName={KEY},KeyType=HASH --billing-mode PAY_PER_REQUEST"
@@ -126,7 +132,7 @@ def _ours(error: Exception, table: str, cannot: str, deadline: float) -> Kinesis
         case NoCredentialsError() | NoRegionError():
             return ConfigurationError(f"{cannot}: {error}")
         case TimeoutError():
-            code, said = "Timeout", f"no whole answer within {deadline:g} s"
+            code, said = "Timeout", f"no whole answer within {deadline:.2g} s"
         # A client that another application closed at this moment raises a RuntimeError.
         case BotoCoreError() | aiohttp.ClientError() | OSError() | RuntimeError():
             code = type(error).__name__
@@ -158,8 +164,10 @@ def _refused(error: Any, table: str, cannot: str) -> LeaseTableError:
         )
     elif code in _DENIED:
         kind = LeaseTableDenied
-        message += (
-            ". A service needs dynamodb:DescribeTable, GetItem, PutItem, UpdateItem, DeleteItem and "
+        message = message.rstrip(".") + (
+            ". The credentials are wrong, not their rights: look at where the service has them from"
+            if code in _UNKNOWN
+            else ". A service needs dynamodb:DescribeTable, GetItem, PutItem, UpdateItem, DeleteItem and "
             "Scan on it (CreateTable with create=True)"
         )
     elif code in _PASSING:
