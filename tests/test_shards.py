@@ -10,7 +10,7 @@ from ruststream_kinesis import KinesisPosition, MemoryLeaseStore
 from ruststream_kinesis.errors import StreamRecreated
 from ruststream_kinesis.leases import SHARD_END, LeaseKey, LeaseState
 from ruststream_kinesis.opening import OpeningRule, Place
-from ruststream_kinesis.shards import startable
+from ruststream_kinesis.shards import ancestors, startable
 from ruststream_kinesis.transport import ShardInfo, StreamInfo
 
 HORIZON, LATEST = KinesisPosition.horizon(), KinesisPosition.latest()
@@ -170,3 +170,16 @@ async def test_a_service_without_a_time_opens_at_the_epoch_and_not_before_it():
 def test_the_shared_word_for_a_finished_shard_is_what_the_sibling_writes():
     assert lease(SHARD_END).finished
     assert not lease("42").finished
+
+
+def test_what_is_to_be_read_again_holds_up_its_whole_family_however_far():
+    listed = shards(G="", P="G", C="P", X="")
+    assert startable(listed, {"P"}, begun={"G", "C", "X"}) == ["G", "X"]
+    # Without a row G was never read: a finished P has been read after it all the same.
+    assert startable(listed, {"P"}, begun={"C"}) == ["G", "C", "X"]
+
+
+def test_what_is_to_be_read_again_waits_while_somebody_holds_what_goes_back_to_it():
+    listed = shards(G="", P="G", C="P", X="")
+    assert startable(listed, {"P"}, held={"C"}, begun={"G"}) == ["X"]
+    assert ancestors(["C"], {each.shard_id: each for each in listed}) == {"P", "G"}

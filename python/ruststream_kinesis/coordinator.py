@@ -318,7 +318,10 @@ class Coordinator:
             self._heartbeat.member,
             survey,
             startable(
-                self._discovery.shards.values(), finished, self._elsewhere.union(self.holdings)
+                self._discovery.shards.values(),
+                finished,
+                self._elsewhere.union(self.holdings),
+                rows.keys() - finished,
             ),
             self.holdings,
         )

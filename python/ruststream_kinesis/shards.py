@@ -16,7 +16,10 @@ __all__ = ["ancestors", "startable"]
 
 
 def startable(
-    shards: Iterable[ShardInfo], finished: Container[str], held: Iterable[str] = ()
+    shards: Iterable[ShardInfo],
+    finished: Container[str],
+    held: Iterable[str] = (),
+    begun: Iterable[str] = (),
 ) -> list[str]:
     """The unfinished shards whose listed parents are all finished, in the order listed.
 
@@ -24,15 +27,21 @@ def startable(
         shards: Every shard the stream lists.
         finished: Ids of the shards whose checkpoint is `SHARD_END`.
         held: Ids of shards that somebody holds.
+        begun: Ids of shards that have a row and are not finished. What goes back to one of them waits,
+            by however many generations: of those in between, some may be finished still when the
+            first is to be read again.
     """
     listed = {shard.shard_id: shard for shard in shards}
     waiting = ancestors(held, listed)
+    # Nearly always none: only where something is read again, or just now reads to its end.
+    first = {parent for each in listed.values() for parent in each.parents}.intersection(begun)
     return [
         shard.shard_id
         for shard in listed.values()
         if shard.shard_id not in finished
         and shard.shard_id not in waiting
         and all(parent in finished or parent not in listed for parent in shard.parents)
+        and (not first or first.isdisjoint(ancestors([shard.shard_id], listed)))
     ]
 
 

@@ -114,7 +114,7 @@ class Order:
 
     def moved(self, shard: Shard, index: int) -> None:
         """A shard is read from there on: it is in step with its parents, and may pass over some."""
-        if shard.shard_id in self.beside:
+        if shard.shard_id in self.beside and not self._replayed(shard):
             self._in_step(shard)
         for key, line in shard.lines.items():
             before = bisect_left(line, index, key=lambda each: each.index)

@@ -80,7 +80,9 @@ def _unordered(monkey: pytest.MonkeyPatch) -> None:
     monkey.setattr(
         coordinator,
         "startable",
-        lambda shards, finished, held: [s.shard_id for s in shards if s.shard_id not in finished],
+        lambda shards, finished, held, begun: [
+            s.shard_id for s in shards if s.shard_id not in finished
+        ],
     )
 
 
