@@ -112,7 +112,7 @@ class Redirecting:
         replayed: Iterable[str],
         written: set[str],
         rule: OpeningRule,
-    ) -> None:
+    ) -> str | None:
         """Moves shards that nobody holds.
 
         Those are finished parents, what waits for a replay, and what this instance let go of.
@@ -123,6 +123,10 @@ class Redirecting:
             replayed: Shards whose parents are read again.
             written: Shards that need not be moved any more.
             rule: Where shards open.
+
+        Returns:
+            A finished parent that another instance holds, and is about to move or has moved just now;
+            `None` where there is none. Its row says which before long.
 
         Raises:
             KinesisError: It is not known whether one of them is held.
@@ -145,16 +149,22 @@ class Redirecting:
         ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
+        moving: list[str] = []
+
         async def move(shard_id: str) -> None:
             async with gate:
-                await self._move(shard_id, position, rule if shard_id in kept else None)
-            written.add(shard_id)
+                free = await self._move(shard_id, position, rule if shard_id in kept else None)
+            if free or shard_id in others:
+                written.add(shard_id)
+            else:
+                moving.append(shard_id)
 
         for shard_ids in (parents, others):
             results = await asyncio.gather(*map(move, shard_ids), return_exceptions=True)
             # All have ended: none may write after this, over what a later seek has written.
             for error in filter(None, results):
                 raise error
+        return moving[0] if moving else None
 
     def _read_first(self, replayed: Iterable[str], ended: Container[str]) -> set[str]:
         """The ended parents of what is replayed.
@@ -174,7 +184,8 @@ class Redirecting:
 
     async def _move(
         self, shard_id: str, position: KinesisPosition, keep: OpeningRule | None
-    ) -> None:
+    ) -> bool:
+        """Moves a shard; whether it could be had."""
         absent = self._shards.absent
         try:
             if keep is not None:
@@ -196,3 +207,4 @@ class Redirecting:
                 stream=self._stream,
                 shard_id=shard_id,
             )
+        return free

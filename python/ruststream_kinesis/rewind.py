@@ -27,6 +27,7 @@ from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, RequestError
+from ruststream_kinesis.handover import LOOK
 from ruststream_kinesis.heartbeat import LEASE_DURATION
 from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.leases.base import SHARD_END, LeaseState, member_of
@@ -232,15 +233,32 @@ class Rewinds:
             The rows as they were read last.
         """
         written: set[str] = set()
+        ends = self._connection.clock.monotonic() + LEASE_DURATION
         while True:
             await self._all_arrived()
             held = set(self._holdings)
             rows = await self._rows()
             replayed = () if at_tip else self._redirecting.replayed(rows)
-            await self._redirecting.move(rows, position, replayed, written, self._open_rule())
+            rule = self._open_rule()
+            moving = await self._redirecting.move(rows, position, replayed, written, rule)
             # Else one was let go of meanwhile, after its row was read.
-            if not self._shards.in_transit and held <= self._holdings.keys():
+            if not moving and not self._shards.in_transit and held <= self._holdings.keys():
                 return rows
+            if moving:
+                await self._look_later(moving, ends)
+
+    async def _look_later(self, shard_id: str, ends: float) -> None:
+        """Another instance seeks, too: gives it time to write where it has moved a parent."""
+        clock = self._connection.clock
+        if clock.monotonic() >= ends:
+            raise KinesisError(
+                "nothing was moved: another instance has been moving the shard for as long as a "
+                "lease lives; seek again",
+                stream=self._stream,
+                shard_id=shard_id,
+            )
+        async with self._unless_stopped():
+            await clock.sleep(LOOK)
 
     async def _all_arrived(self) -> None:
         """Waits until no shard is being taken or let go of.

@@ -254,7 +254,7 @@ class Taking:
             if lease is not None:
                 await self._store.release(lease)
 
-        for error in await asyncio.gather(*map(give_back, doubted), return_exceptions=True):
+        for error in await asyncio.gather(*map(give_back, sorted(doubted)), return_exceptions=True):
             if isinstance(error, Exception):
                 logger.debug(
                     "a lease of stream %s that may be held for nobody runs out by itself: %s",
