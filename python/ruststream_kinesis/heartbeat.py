@@ -123,7 +123,8 @@ class Heartbeat:
         self._clock = clock
         self._stall_timeout = stall_timeout
         self._member = Member(secrets.token_hex(8), owner_id, (), max_shards)
-        self._tenures: set[Tenure] = set()
+        self._tenures: dict[Tenure, None] = {}
+        """In the order in which they began: a simulation that is run again does the same."""
         self._lock = threading.Lock()
         self._task: asyncio.Task[None] | None = None
         self._pulse = 0.0
@@ -167,13 +168,13 @@ class Heartbeat:
         """
         tenure = Tenure(lease, sent + LEASE_DURATION - _MARGIN, over)
         with self._lock:
-            self._tenures.add(tenure)
+            self._tenures[tenure] = None
         return tenure
 
     def drop(self, tenure: Tenure) -> None:
         """Renews it no more; it is not lost by that, and not over."""
         with self._lock:
-            self._tenures.discard(tenure)
+            self._tenures.pop(tenure, None)
 
     async def _host(self) -> None:
         """Runs the rounds here, or in a thread whose end is noticed here."""
