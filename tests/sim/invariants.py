@@ -179,6 +179,10 @@ class Monitor:
         token = row.owner
         assert token is not None
         taken = Acquisition(token, process, self._kinesis.shards[shard_id], now, row)
+        before = self.latest.get(shard_id)
+        if before is not None and before.unstored is not None:
+            # Whoever moved it died before that was stored: it goes on as if it had not been moved.
+            self.order.in_step(before.shard)
         self.acquisitions[token] = self.latest[shard_id] = taken
         self._mine[process, shard_id] = taken
 

@@ -91,7 +91,7 @@ class Order:
             del self.replaying[shard_id]
         for shard_id in sorted(self.beside):
             if not self._replayed(shards[shard_id]):
-                self._in_step(shards[shard_id])
+                self.in_step(shards[shard_id])
 
     def _replayed(self, shard: Shard) -> bool:
         """Whether one that it goes back to is not finished."""
@@ -106,7 +106,8 @@ class Order:
                 return further
         return None
 
-    def _in_step(self, shard: Shard) -> None:
+    def in_step(self, shard: Shard) -> None:
+        """It goes on where it was, whatever was read of it again."""
         self.beside.discard(shard.shard_id)
         for key in shard.lines:
             reached = self._reached.get((shard.shard_id, key), -1)
@@ -115,7 +116,7 @@ class Order:
     def moved(self, shard: Shard, index: int) -> None:
         """A shard is read from there on: it is in step with its parents, and may pass over some."""
         if shard.shard_id in self.beside and not self._replayed(shard):
-            self._in_step(shard)
+            self.in_step(shard)
         for key, line in shard.lines.items():
             before = bisect_left(line, index, key=lambda each: each.index)
             passed = next((r.turn for r in reversed(line[:before]) if r.turn >= 0), -1)
