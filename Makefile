@@ -56,6 +56,10 @@ test: build servers ## Run the Rust tests, then the Python suite (REQUIRE_LIVE=1
 	$(CARGO_ENV) cargo test --locked
 	$(PY) -m pytest
 
+.PHONY: live-stock
+live-stock: build servers ## Run the live suite with every call by aiobotocore's own way
+	REQUIRE_LIVE=1 LIVE_TRANSPORT=botocore $(PY) -m pytest -m live
+
 # A number of seeds, or `seed=N` to replay one of them.
 SEEDS ?= 1000
 

@@ -14,6 +14,7 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from ruststream_kinesis import (
     DynamoLeaseStore,
@@ -75,8 +76,17 @@ def application(
     *, stream: str, kinesis: str, dynamodb: str, table: str, owner_id: str, pen: Pen
 ) -> RustStream:
     """The service: handles a record, writes that down, and acks."""
+    # The live suite as a whole runs by either way.
+    way: Literal["thin", "botocore"] = (
+        "botocore" if os.environ.get("LIVE_TRANSPORT") == "botocore" else "thin"
+    )
     store = NotingStore(
-        table, create=True, region=REGION, endpoint_url=dynamodb, test_credentials=True
+        table,
+        create=True,
+        region=REGION,
+        endpoint_url=dynamodb,
+        test_credentials=True,
+        transport=way,
     )
     store.pen = pen
     broker = KinesisBroker(
@@ -85,6 +95,7 @@ def application(
         test_credentials=True,
         lease_store=store,
         owner_id=owner_id,
+        transport=way,
     )
     app = RustStream(broker, title="chaos", version="0", shutdown_timeout=20.0)
     pid = os.getpid()
