@@ -23,7 +23,7 @@ from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.discovery import Discovery
-from ruststream_kinesis.errors import KinesisError, StreamRecreated
+from ruststream_kinesis.errors import KinesisError, LeaseTableUnreachable, StreamRecreated
 from ruststream_kinesis.forgetting import Forgetting
 from ruststream_kinesis.heartbeat import LEASE_DURATION, PASS_INTERVAL
 from ruststream_kinesis.holding import Holding
@@ -150,7 +150,7 @@ class Coordinator:
         await self._insist(lambda: self._pass(0.0))
         if await self._insist(lambda: self._rewinds.replay_parents(self._start_at)):
             await self._insist(lambda: self._pass(0.0))
-        self._rewinds.start_waiting(self._elsewhere)
+        self._rewinds.start_waiting(self._elsewhere, ())
         self._taking.first_pass = False
         first = [holding.shard for holding in self.holdings.values()]
         name, spawn = self._label, self._supervisor.spawn
@@ -174,7 +174,11 @@ class Coordinator:
                 raise
             except Exception as error:
                 delay = backoff.next()
-                passing = not isinstance(error, KinesisError) or judge(error) is Failure.PASSING
+                passing = (
+                    not isinstance(error, KinesisError)
+                    or isinstance(error, LeaseTableUnreachable)
+                    or judge(error) is Failure.PASSING
+                )
                 late = self._clock.monotonic() - began >= LEASE_DURATION
                 if backoff.failures >= _START_TRIES and (late or not passing):
                     raise
@@ -287,7 +291,11 @@ class Coordinator:
             holding.tenure.expire(now)
         self.held.give_up_held()
         await self.held.end_over()
-        survey = await self._store.survey(self._stream.name, self._group, max_age=look)
+        # Who waits for others wants to know who holds what since it waits.
+        waiting = self.held.waiting
+        survey = await self._store.survey(
+            self._stream.name, self._group, max_age=0.0 if waiting else look
+        )
         self._neighbours.look(survey, self._discovery.shards)
         leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
@@ -311,7 +319,7 @@ class Coordinator:
             # Nothing of a stream that may be another one; the discovery finds out, and wakes us.
             return
         self._stand_back(rows.values())
-        self._rewinds.start_waiting(self._elsewhere)
+        self._rewinds.start_waiting(self._elsewhere, waiting)
         if self._rewinds.moving and not self._taking.first_pass:
             return  # they are taken in a moment, where they are moved to
         decision = self._sharing.decide(

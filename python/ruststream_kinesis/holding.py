@@ -47,7 +47,9 @@ class Holding:
     successor_name: str = ""
     """That member's owner id, for the log."""
     waits: bool = False
-    """It has no reader yet: what is read of its children is still at work."""
+    """It has no reader yet: others may have to be read before it, or what goes back to it is held."""
+    replays: bool = False
+    """It had ended, and is read again."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """It was released, or the service stopped without having managed to."""
     released: bool = False

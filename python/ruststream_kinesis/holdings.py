@@ -183,11 +183,22 @@ class Holdings:
         """Ids of shards whose end was decided, and that are held still."""
         return {name for name, each in self.by_id.items() if not each.live or self._is_going(each)}
 
-    def start_waiting(self, but: Container[str]) -> None:
-        """Starts the readers of those that wait, `but` for some."""
+    @property
+    def waiting(self) -> set[str]:
+        """Ids of shards that wait to be read again."""
+        return {name for name, each in self.by_id.items() if each.waits and each.replays}
+
+    def start_waiting(self, but: Container[str], seen: Container[str]) -> None:
+        """Starts the readers of those that wait.
+
+        Args:
+            but: All except these.
+            seen: Those that are read again need this, too: to have been held before who holds what was
+                looked at.
+        """
         for shard_id, holding in self.by_id.items():
             ready = holding.waits and holding.live and not self._is_going(holding)
-            if ready and shard_id not in but:
+            if ready and shard_id not in but and (not holding.replays or shard_id in seen):
                 holding.waits = False
                 holding.shard.opened = asyncio.Event()
                 self._start(holding)

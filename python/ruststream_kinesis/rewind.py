@@ -52,7 +52,7 @@ class _Loop(Protocol):
     @property
     def going(self) -> set[str]: ...
 
-    def start_waiting(self, but: Collection[str]) -> None: ...
+    def start_waiting(self, but: Collection[str], seen: Collection[str]) -> None: ...
 
     def restart(self, holding: Holding) -> None: ...
 
@@ -329,12 +329,13 @@ class Rewinds:
             if holding.live and info is not None and any(p in listed for p in info.parents):
                 self._loop.stand_back(holding)
 
-    def start_waiting(self, elsewhere: Collection[str]) -> None:
-        """Reads the kept parents that have nothing left to wait for.
+    def start_waiting(self, elsewhere: Collection[str], seen: Collection[str]) -> None:
+        """Reads what waits and has nothing left to wait for.
 
         Args:
             elsewhere: Shards that other instances hold.
+            seen: Shards that were held here before that was looked at.
         """
         if not self.moving:
             held = self._loop.going.union(elsewhere)
-            self._loop.start_waiting(ancestors(held, self._discovery.shards))
+            self._loop.start_waiting(ancestors(held, self._discovery.shards), seen)

@@ -19,15 +19,17 @@ from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.checkpoints import Checkpointer
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.discovery import Discovery
+from ruststream_kinesis.errors import LeaseRowError
 from ruststream_kinesis.heartbeat import LEASE_DURATION
 from ruststream_kinesis.holding import Holding
 from ruststream_kinesis.holdings import Holdings
-from ruststream_kinesis.leases.base import LeaseKey, LeaseState
+from ruststream_kinesis.leases.base import SHARD_END, LeaseKey, LeaseState
 from ruststream_kinesis.neighbours import Neighbours
 from ruststream_kinesis.opening import OpeningRule, Place
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.shard import HeldShard
+from ruststream_kinesis.shards import ancestors
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.wording import label, shown
@@ -154,10 +156,19 @@ class Taking:
             if lease is not None:
                 await self._store.release(lease)
             return
+        if self._store.shared and await self._is_behind(shard_id):
+            await self._store.release(lease)
+            return
         lease = await self._begun(lease, rule)
         place = rule.place(lease, first_pass=self.first_pass or shard_id in self.unmoved)
         self.unmoved.discard(shard_id)
-        self._hold(lease, sent, place, waits=self.first_pass and self.patient)
+        # In that order everywhere: a lease is taken, and then it is looked whether it may be read. Of a
+        # parent and a child that are taken at one moment, at least one finds the other.
+        replays = self._store.shared and lease.checkpoint == SHARD_END
+        waits = replays or (self.first_pass and self.patient)
+        self._hold(lease, sent, place, waits=waits, replays=replays)
+        if replays:
+            self._held.wake()
 
     async def keep(self, shard_id: str, position: KinesisPosition, rule: OpeningRule) -> bool:
         """Takes a shard that is read from `position` on, but not before `Holdings.start_waiting`.
@@ -173,10 +184,25 @@ class Taking:
             return False
         await self._store.checkpoint(lease, None, number=0, resume_from=position)
         lease = dataclasses.replace(lease, resume_from=position)
-        self._hold(lease, sent, rule.place(lease, first_pass=False), waits=True)
+        place = rule.place(lease, first_pass=False)
+        self._hold(lease, sent, place, waits=True, replays=True)
         return True
 
-    def _hold(self, lease: LeaseState, sent: float, place: Place, *, waits: bool) -> None:
+    async def _is_behind(self, shard_id: str) -> bool:
+        """Whether something that the shard goes back to is to be read again, by now."""
+        before = ancestors([shard_id], self._discovery.shards)
+        rows = await asyncio.gather(*map(self._read, sorted(before)))
+        return any(row is not None and not row.finished for row in rows)
+
+    async def _read(self, shard_id: str) -> LeaseState | None:
+        try:
+            return await self._store.read(LeaseKey(self._stream.name, shard_id, self._group))
+        except LeaseRowError:
+            return None  # told of where rows are surveyed; it costs its own shard only
+
+    def _hold(
+        self, lease: LeaseState, sent: float, place: Place, *, waits: bool, replays: bool
+    ) -> None:
         shard_id = lease.key.shard_id
         shard = HeldShard(
             lease,
@@ -201,7 +227,7 @@ class Taking:
         )
         tenure = self._heartbeat.hold(lease, sent, lambda why: self._held.lost(shard, why))
         shard.fence = tenure
-        holding = Holding(shard, checkpointer, reader, sent, tenure, waits=waits)
+        holding = Holding(shard, checkpointer, reader, sent, tenure, waits=waits, replays=replays)
         if place.moved:
             shard.resume_from = place.position
             checkpointer.moved()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from ruststream_kinesis.errors import LeaseTableError
+from ruststream_kinesis.errors import LeaseTableUnreachable
 from ruststream_kinesis.leases import rows
 from ruststream_kinesis.leases.table import Change, Check, Outcome, Row, Table
 from ruststream_kinesis.leases.tabled import TableLeaseStore
@@ -29,7 +29,7 @@ nothing of how far the shard is."""
 def failed(uncertain: bool) -> Exception:
     """Return the error of a request that failed, or whose answer was lost."""
     code, status = ("InternalServerError", 500) if uncertain else ("ThrottlingException", 400)
-    return LeaseTableError(
+    return LeaseTableUnreachable(
         "made by the simulation", table="leases", code=code, status=status, uncertain=uncertain
     )
 
