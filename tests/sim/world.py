@@ -188,7 +188,7 @@ class World:
         """Wait until everything is handled; what was held comes again once its shard moves."""
         scheduler = self.scheduler
         calm = max(scheduler.now, self.trace.calm_since)
-        self._until(lambda: not self._waiting(), calm + _HEALED, "not handled")
+        self._until(self._handled, calm + _HEALED, "not handled")
         self._balance()
         self.trace.note("world", "restarts all")
         for instance in self.live:
@@ -196,6 +196,12 @@ class World:
         self._start_enough()
         self._until(lambda: not self.fleet.unfinished(), scheduler.now + _HEALED, "not handled")
         self._until(self._all_stored, scheduler.now + _HEALED, "not stored")
+
+    def _handled(self) -> bool:
+        """Whether nothing waits any more. Who runs services starts one anew that could not start."""
+        if not self.live:
+            self._start_enough()
+        return not self._waiting()
 
     def _waiting(self) -> bool:
         """Whether there is something that is not held by somebody who lives."""
