@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition, coordinator, redirect, sharing
+from ruststream_kinesis import KinesisPosition, coordinator, sharing, taking
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.dispatch import Dispatcher
@@ -24,6 +24,7 @@ from ruststream_kinesis.leases.notebook import Notebook
 from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.plan import share
 from ruststream_kinesis.reader import Reader
+from ruststream_kinesis.redirect import Redirecting
 from ruststream_kinesis.retry import Copy, RetryPolicy
 from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.settlement import Settlement
@@ -276,13 +277,14 @@ def _after_it(monkey: pytest.MonkeyPatch) -> None:
 
 def _orphaned(monkey: pytest.MonkeyPatch) -> None:
     """A replay leaves out the parents."""
-    monkey.setattr(redirect, "ancestors", lambda shard_ids, listed: set())
+    monkey.setattr(Redirecting, "_read_first", lambda *_: set())
 
 
 def _not_gated(monkey: pytest.MonkeyPatch) -> None:
     """Children of a parent that is read again are read on."""
     monkey.setattr(Rewinds, "_stand_back", lambda *_: None)
     monkey.setattr(Coordinator, "_stand_back", lambda *_: None)
+    monkey.setattr(taking, "ancestors", lambda shard_ids, listed: set())
 
 
 def _late_copies(monkey: pytest.MonkeyPatch) -> None:
