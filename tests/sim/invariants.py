@@ -380,6 +380,8 @@ class Monitor:
         delivery = Delivery(record, held, held.generation)
         if alone and (wrong := self._work.begins(delivery)) is not None:
             self._fail(process, wrong)
+        # Where handlers are slow, what was read long ago keeps the reader waiting.
+        self.readers.read(shard_id)
         held.started.add(record.number)
         held.open[record.number] = record
         return delivery
