@@ -118,6 +118,8 @@ class Coordinator:
         self._joined = False
         self._elsewhere: set[str] = set()
         """Shards that other instances held at the last pass."""
+        self._unknown: dict[str, int] = {}
+        """Those of them that are not listed here, and how many listings had been begun by then."""
         self._log = MinuteLog(self._clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._rewinds = Rewinds(
@@ -319,6 +321,9 @@ class Coordinator:
             # Nothing of a stream that may be another one; the discovery finds out, and wakes us.
             return
         self._stand_back(rows.values())
+        if self._unlisted() and waiting:
+            self._discovery.soon()
+            waiting = set()
         self._rewinds.start_waiting(self._elsewhere, waiting)
         if self._rewinds.moving and not self._taking.first_pass:
             return  # they are taken in a moment, where they are moved to
@@ -349,6 +354,16 @@ class Coordinator:
         if self._rewinds.rule is None:
             raise RuntimeError("shards are taken only after their stream was opened")
         await self._taking.take(wanted, self._rewinds.rule, self._rewinds.look_again)
+
+    def _unlisted(self) -> bool:
+        """Whether others hold shards that are not listed here yet: what they go back to is not known.
+
+        One that is missing in a listing that was asked for since is gone, and goes back to nothing.
+        """
+        discovery = self._discovery
+        unknown = self._elsewhere - discovery.shards.keys()
+        self._unknown = {each: self._unknown.get(each, discovery.begun) for each in unknown}
+        return any(discovery.shown <= begun for begun in self._unknown.values())
 
     def _stand_back(self, rows: Iterable[LeaseState]) -> None:
         """Lets go of what goes back to a shard that is to be read again, whoever moved that one."""
