@@ -110,12 +110,15 @@ class Monitor:
         return self.checkpoints.get(shard_id) == SHARD_END and shard_id not in self.resumes
 
     def readable(self) -> list[Shard]:
-        """Shards that somebody should read now."""
+        """Shards that somebody should read now: nothing before them is read, or to be read again."""
         return [
             shard
             for shard in self._kinesis.shards.values()
-            if not self.finished_shard(shard) and all(map(self.finished_shard, shard.parents))
+            if not self.finished_shard(shard) and self._all_before(shard)
         ]
+
+    def _all_before(self, shard: Shard) -> bool:
+        return all(self.finished_shard(each) and self._all_before(each) for each in shard.parents)
 
     # -- rows --------------------------------------------------------------------------------------
 
@@ -251,9 +254,12 @@ class Monitor:
             self._fail(process, f"{shard_id} is stored as {after}, but {first} is open there")
         if after == SHARD_END:
             self.order.finished(self._kinesis.shards)
-            for child in shard.children:
-                if all(map(self.finished_shard, child.parents)):
-                    self.readers.readable(child)
+            todo = list(shard.children)
+            while todo:
+                later = todo.pop()
+                todo += later.children
+                if self._all_before(later):
+                    self.readers.readable(later)
 
     def _covers(self, process: Process, held: Acquisition, checkpoint: str | None) -> None:
         first = min(held.open, default=math.inf)
