@@ -157,6 +157,8 @@ class Taking:
                 await self._store.release(lease)
             return
         if self._store.shared and await self._is_behind(shard_id):
+            if self.first_pass:
+                self.unmoved.add(shard_id)
             await self._store.release(lease)
             return
         lease = await self._begun(lease, rule)
