@@ -11,9 +11,9 @@ import pytest
 from ruststream_kinesis import KinesisPosition, Outcome, drop, retry, retry_after
 from ruststream_kinesis import reader as reader_module
 from ruststream_kinesis._core import decode_envelope
+from ruststream_kinesis.attempts import Copy, RetryPolicy
 from ruststream_kinesis.errors import AccessDenied, RequestError
 from ruststream_kinesis.leases import LeaseKey
-from ruststream_kinesis.retry import Copy, RetryPolicy
 from tests.support.copying import DEAD, Script, enveloped, run_of
 from tests.support.stores import spy_store
 from tests.support.world import World, running

@@ -11,7 +11,7 @@ import pytest
 
 from ruststream_kinesis import copies
 from ruststream_kinesis._core import decode_envelope
-from ruststream_kinesis.retry import Copy, RetryPolicy
+from ruststream_kinesis.attempts import Copy, RetryPolicy
 from tests.support.copying import Script, Shard, run_of
 from tests.support.world import until
 

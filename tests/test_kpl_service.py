@@ -17,8 +17,8 @@ from ruststream_kinesis import (
     retry,
 )
 from ruststream_kinesis._core import Page, decode_aggregate, encode_envelope
+from ruststream_kinesis.attempts import Copy, RetryPolicy
 from ruststream_kinesis.channel import Run
-from ruststream_kinesis.retry import Copy, RetryPolicy
 from tests.reference import SubRecord, aggregate, sealed
 from tests.support.aggregates import body, orders
 from tests.support.copying import DEAD, Script

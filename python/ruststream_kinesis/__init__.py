@@ -2,35 +2,37 @@
 
 Handlers say `ack`, `drop`, `retry` or `retry_after`; the package turns that into one checkpoint a
 shard, which never passes a record still in progress.
+
+Importing the package imports none of its modules: a name does, when it is first asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from ruststream_kinesis.app import RustStream
-from ruststream_kinesis.broker import KinesisBroker
-from ruststream_kinesis.codec import Codec, JsonCodec
-from ruststream_kinesis.leases import (
-    LeaseKey,
-    LeaseState,
-    LeaseStore,
-    Member,
-    MemoryLeaseStore,
-    Opening,
-    Survey,
-)
-from ruststream_kinesis.message import Headers, KinesisMessage
-from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
-from ruststream_kinesis.position import KinesisPosition
-from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
-from ruststream_kinesis.router import Router
-from ruststream_kinesis.seek import Seeker
-from ruststream_kinesis.state import AppState, ShardState, SubscriptionState
-from ruststream_kinesis.stream import KinesisStream
-
 if TYPE_CHECKING:
-    from ruststream_kinesis.leases import DynamoLeaseStore
+    from ruststream_kinesis.app import RustStream
+    from ruststream_kinesis.broker import KinesisBroker
+    from ruststream_kinesis.codec import Codec, JsonCodec
+    from ruststream_kinesis.leases import (
+        DynamoLeaseStore,
+        LeaseKey,
+        LeaseState,
+        LeaseStore,
+        Member,
+        MemoryLeaseStore,
+        Opening,
+        Survey,
+    )
+    from ruststream_kinesis.message import Headers, KinesisMessage
+    from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
+    from ruststream_kinesis.position import KinesisPosition
+    from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
+    from ruststream_kinesis.router import Router
+    from ruststream_kinesis.seek import Seeker
+    from ruststream_kinesis.state import AppState, ShardState, SubscriptionState
+    from ruststream_kinesis.stream import KinesisStream
 
 __all__ = [
     "AppState",
@@ -63,11 +65,48 @@ __all__ = [
     "retry_after",
 ]
 
+# Which module a name comes from.
+_MODULES = {
+    "AppState": "state",
+    "Codec": "codec",
+    "DynamoLeaseStore": "leases",
+    "Headers": "message",
+    "JsonCodec": "codec",
+    "KinesisBroker": "broker",
+    "KinesisMessage": "message",
+    "KinesisPosition": "position",
+    "KinesisPublish": "publisher",
+    "KinesisPublisher": "publisher",
+    "KinesisStream": "stream",
+    "LeaseKey": "leases",
+    "LeaseState": "leases",
+    "LeaseStore": "leases",
+    "Member": "leases",
+    "MemoryLeaseStore": "leases",
+    "Opening": "leases",
+    "Outcome": "outcomes",
+    "Router": "router",
+    "RustStream": "app",
+    "Seeker": "seek",
+    "ShardState": "state",
+    "SubscriptionState": "state",
+    "Survey": "leases",
+    "ack": "outcomes",
+    "drop": "outcomes",
+    "retry": "outcomes",
+    "retry_after": "outcomes",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "DynamoLeaseStore":
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # When it is asked for: most services of one instance never do.
-    from ruststream_kinesis.leases import DynamoLeaseStore  # noqa: PLC0415
+    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    # From now on it is an attribute like any other.
+    globals()[name] = found
+    return found
 
-    return DynamoLeaseStore
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -22,6 +22,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
+from ruststream_kinesis.attempts import Copy, RetryPolicy, dead_letter_blobs
 from ruststream_kinesis.channel import DeliveryShard
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.connection import Connection
@@ -29,7 +30,6 @@ from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import InvalidRecord, KinesisError
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.records import outgoing
-from ruststream_kinesis.retry import Copy, RetryPolicy, dead_letter_blobs
 from ruststream_kinesis.stream import StreamRef
 
 __all__ = ["Copies"]

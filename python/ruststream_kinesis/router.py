@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ruststream_kinesis.attempts import Deferred, RetryPolicy
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.errors import ConfigurationError, HandlerError
 from ruststream_kinesis.handlers import Handler, resolve_handler
 from ruststream_kinesis.limits import check_seconds
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublish
-from ruststream_kinesis.retry import Deferred, RetryPolicy
 from ruststream_kinesis.settlement import OnError, Policies
 from ruststream_kinesis.stream import KinesisStream, StreamRef
 

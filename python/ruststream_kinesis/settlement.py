@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from ruststream_kinesis.attempts import NOT_BEFORE_HEADER, Action, Copy
 from ruststream_kinesis.channel import Run
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.copies import Copies
@@ -34,7 +35,6 @@ from ruststream_kinesis.outcomes import (
     retry_after,
 )
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
-from ruststream_kinesis.retry import NOT_BEFORE_HEADER, Action, Copy
 from ruststream_kinesis.transport import PutResult
 from ruststream_kinesis.wording import shown
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from ruststream_kinesis import KinesisPosition
 from ruststream_kinesis._core import decode_envelope
+from ruststream_kinesis.attempts import NOT_BEFORE_HEADER
 from ruststream_kinesis.errors import RequestError
 from ruststream_kinesis.message import RETRY_COUNT_HEADER
-from ruststream_kinesis.retry import NOT_BEFORE_HEADER
 from ruststream_kinesis.transport import ShardInfo, ShardListing
 from tests.sim.loop import Scheduler
 from tests.sim.network import Link

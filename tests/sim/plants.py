@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ruststream_kinesis import KinesisPosition, coordinator, sharing, taking
+from ruststream_kinesis.attempts import Copy, RetryPolicy
 from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.dispatch import Dispatcher
@@ -25,7 +26,6 @@ from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.plan import share
 from ruststream_kinesis.reader import Reader
 from ruststream_kinesis.redirect import Redirecting
-from ruststream_kinesis.retry import Copy, RetryPolicy
 from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.settlement import Settlement
 from ruststream_kinesis.shard import HeldShard

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis import KinesisPosition, KinesisStream, MemoryLeaseStore
+from ruststream_kinesis.attempts import RetryPolicy
 from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.coordinator import Coordinator
@@ -23,7 +24,6 @@ from ruststream_kinesis.errors import AccessDenied, RequestError
 from ruststream_kinesis.leases import LeaseKey, LeaseState
 from ruststream_kinesis.leases.rows import acquired
 from ruststream_kinesis.leases.tabled import TableLeaseStore
-from ruststream_kinesis.retry import RetryPolicy
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor

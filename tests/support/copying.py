@@ -13,12 +13,12 @@ from typing import Any
 
 from ruststream_kinesis import MemoryLeaseStore
 from ruststream_kinesis._core import Page, decode_envelope
+from ruststream_kinesis.attempts import Copy, RetryPolicy
 from ruststream_kinesis.channel import DeliveryShard, Fence, Run
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.errors import RequestError
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
-from ruststream_kinesis.retry import Copy, RetryPolicy
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing import ManualClock
 from ruststream_kinesis.transport import PutResult, ShardListing, StreamInfo

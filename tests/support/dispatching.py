@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from ruststream_kinesis._core import Page
+from ruststream_kinesis.attempts import Action
 from ruststream_kinesis.channel import Channel, Run
 from ruststream_kinesis.codec import JsonCodec
 from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.dispatch import Caller, Dispatcher
 from ruststream_kinesis.handlers import Tools, resolve_handler
-from ruststream_kinesis.retry import Action
 from ruststream_kinesis.settlement import Policies, Settlement
 from ruststream_kinesis.testing import ManualClock
 from ruststream_kinesis.threads import HandlerThreads

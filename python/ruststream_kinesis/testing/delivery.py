@@ -10,11 +10,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ruststream_kinesis.attempts import NOT_BEFORE_HEADER
 from ruststream_kinesis.channel import DeliveryShard, Run
 from ruststream_kinesis.errors import AckUnsupported
 from ruststream_kinesis.message import KinesisMessage
 from ruststream_kinesis.outcomes import ACK, RETRY, Outcome
-from ruststream_kinesis.retry import NOT_BEFORE_HEADER
 
 if TYPE_CHECKING:
     import asyncio

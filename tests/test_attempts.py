@@ -19,9 +19,9 @@ from ruststream_kinesis import (
     retry_after,
 )
 from ruststream_kinesis._core import decode_envelope
+from ruststream_kinesis.attempts import Action, Copy, RetryPolicy, dead_letter_blobs, error_line
 from ruststream_kinesis.errors import ConfigurationError, HandlerError
 from ruststream_kinesis.message import attempt_of
-from ruststream_kinesis.retry import Action, Copy, RetryPolicy, dead_letter_blobs, error_line
 from tests.support.copying import DEAD, Script, Shard, enveloped, run_of
 
 COUNT = "x-ruststream-retry-count"
