@@ -135,6 +135,17 @@ async def test_nobody_takes_more_than_its_limit_however_long_it_is_free(
     assert len(decide(sharing, me, (me,), *leases).take) == 1
 
 
+def test_what_is_handed_over_waits_until_there_is_room(sharing: Sharing):
+    """Between two passes a shard that was meant for us met one that we took ourselves."""
+    me = Member("a", "host-a", ("orders",), max_shards=2)
+    handed = lease("2", None, successor="a")
+
+    full = decide(sharing, me, (me,), handed, lease("4", "a"), lease("5", "a"))
+    assert full.take == ()
+
+    assert decide(sharing, me, (me,), handed, lease("4", "a")).take == ("2",)
+
+
 def test_a_lease_that_we_hold_without_knowing_of_it_is_taken_again(sharing: Sharing):
     """The answer to its acquisition was lost."""
     mine = lease("1", "a")

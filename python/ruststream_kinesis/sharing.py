@@ -88,7 +88,8 @@ class Sharing:
             shard_id
             for shard_id, nonce in planned.items()
             if nonce == me.nonce and shard_id not in held and _obtainable(rows.get(shard_id), me)
-        ]
+            # The plan may keep what was handed to us and give away one that we still hold.
+        ][: _room(me, len(held))]
         abandoned = self._abandoned(pool, rows, held, now)
         room = _room(me, len(held) + len(take))
         # By id: so that a rush of everybody for the same ones is one write each, and no order of

@@ -186,6 +186,8 @@ class Monitor:
         if before is not None and before.unstored is not None:
             # Whoever moved it died before that was stored: it goes on as if it had not been moved.
             self.order.in_step(before.shard)
+        if before is not None and before.superseded is not None and shard_id in self.resumes:
+            self.duties.again(before.shard, before.superseded, before.done)
         self.acquisitions[token] = self.latest[shard_id] = taken
         self._mine[process, shard_id] = taken
 
@@ -204,7 +206,10 @@ class Monitor:
         was_finished = self.finished_shard(shard)
         self.resumes[shard.shard_id] = resume
         index = self._kinesis.index(shard.shard_id, KinesisPosition.from_text(resume))
-        if not (held.begins is None and held.generation):
+        if not present:
+            # A later move goes on from elsewhere: it counts if that is never stored (`_taken`).
+            held.superseded = index
+        elif not (held.begins is None and held.generation):
             # At the tip, what comes between the instant that is stored and the tip is left as it is.
             self.duties.again(shard, index, held.done)
         self.duties.skip_before(shard, index)
@@ -243,6 +248,7 @@ class Monitor:
             return
         self.checkpoints[shard_id] = after
         self.resumes.pop(shard_id, None)
+        held.superseded = None
         shard, position = held.shard, _position(after)
         rest = self.duties.first_open(shard)
         if rest is not None and rest.number <= position:
@@ -316,7 +322,10 @@ class Monitor:
         since = self._seeking_since.get(process, math.inf)
         for parent in shard.parents:
             resumed = self.readers.readable_since(parent)
-            if self.finished_shard(parent) and resumed < since:
+            # Moved by the same seek a moment ago, and its row is about to say so.
+            mine = self._mine.get((process, parent.shard_id))
+            moved = mine is not None and mine.unstored is not None and not mine.released
+            if self.finished_shard(parent) and resumed < since and not moved:
                 self._fail(process, f"replays {shard.shard_id} without {parent.shard_id}")
             self._replays(process, parent)
 

@@ -37,7 +37,7 @@ class Readers:
     def __init__(self, trace: Trace, monitor: Monitor) -> None:
         self._trace = trace
         self._monitor = monitor
-        self._healthy_since: float | None = None
+        self._enough_since: float | None = None
         self._last_read: dict[str, float] = {}
         self._readable_since: dict[str, float] = {}
 
@@ -62,18 +62,19 @@ class Readers:
         """
         now, monitor = self._trace.scheduler.now, self._monitor
         self._look_at_limits(now)
-        healthy = enough and any(
-            each.alive
+        healthy = [
+            max(each.opened_at, each.disturbed_until)
+            for each in processes
+            if each.alive
             and each.opened_at is not None
             and not each.stopping
             and each.disturbed_until <= now
-            for each in processes
-        )
-        if not healthy:
-            self._healthy_since = None
+        ]
+        if not enough or not healthy:
+            self._enough_since = None
             return
-        if self._healthy_since is None:
-            self._healthy_since = now
+        if self._enough_since is None:
+            self._enough_since = now
         if not monitor.flags.unread:
             return
         for shard in monitor.readable():
@@ -82,7 +83,9 @@ class Readers:
                 self.readable_since(shard),
                 shard.listed_from,
                 self._trace.calm_since,
-                self._healthy_since,
+                self._enough_since,
+                # Of one: a row of successors that crash one after the other is no reader.
+                min(healthy),
             )
             if self._held_back(shard):
                 # Whoever has it next takes it after this.

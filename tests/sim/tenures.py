@@ -54,6 +54,8 @@ class Acquisition:
     """It was moved to the tip, which is found at some moment before the seek returns."""
     unstored: str | None = None
     """Where it was moved, until its row says so."""
+    superseded: int | None = None
+    """Where an earlier move began that its row says still, and that a later one replaced."""
     by_seek: bool = False
     """A seek moved it, while it was held."""
     done: set[int] = field(default_factory=set)
