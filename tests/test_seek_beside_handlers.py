@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ruststream_kinesis import KinesisPosition, RustStream, Seeker
+from ruststream_kinesis import KinesisPosition, LeaseKey, LeaseState, RustStream, Seeker
 from ruststream_kinesis.leases import SHARD_END
 from ruststream_kinesis.leases.tabled import TableLeaseStore
 from tests.support.families import HORIZON, Family, done
@@ -52,6 +52,57 @@ async def test_parents_are_not_read_again_while_a_handler_of_a_child_runs(
     # 2 ended void: it comes again, behind its parent's.
     assert family.numbers == ["1", "2", "1", "2"]
     assert family.clashes == []
+
+
+async def test_a_parent_waits_for_a_child_that_is_not_listed_here_yet():
+    family, late = Family({1: (0,), 2: (0,)}, 3), {1: 3}
+    # It is listed at the start, when the parent has ended, and by the seek.
+    family.put(0, 1)
+    family.put(2, 2)
+    app = family.service("A", done, HORIZON, late=late)
+    async with running(app):
+        await family.pass_by(2 * PASS)
+        assert held(app) == ["2"]
+        # Another instance has listed it already, and reads it.
+        other, key = family.store(), LeaseKey("orders", "shardId-000000000001")
+        theirs = await other.acquire(key, "other", duration=10.0, member="other")
+        assert theirs is not None
+        await family.seek(app)
+        await family.pass_by(2 * PASS)
+        assert family.numbers == ["1", "2"]
+
+        await other.release(theirs)
+        await family.pass_by(4 * PASS)
+        assert family.numbers == ["1", "2", "1", "2"]
+
+
+async def test_a_start_in_the_past_moves_what_it_could_not_take_at_first():
+    """Between the first look and the lease of a child, another instance moved its parent."""
+    family = Family({1: (0,)})
+    family.put(0, 1)
+    family.put(1, 2)
+    async with running(family.service("A", done, HORIZON)):
+        await family.pass_by(2 * PASS)
+    assert family.numbers == ["1", "2"]
+    parent, child = (LeaseKey("orders", f"shardId-{number:012}") for number in range(2))
+    other = family.store()
+
+    async def move_the_parent(key: LeaseKey) -> None:
+        if key == child and not moved:
+            lease = await other.acquire(parent, "other", duration=10.0, member="other")
+            assert lease is not None
+            await other.checkpoint(lease, None, number=0, resume_from=LATEST)
+            moved.append(lease)
+
+    moved: list[LeaseState] = []
+    family.before_acquiring = move_the_parent
+    async with running(family.service("B", done, HORIZON)):
+        await family.pass_by(PASS)
+        assert family.numbers == ["1", "2"]
+
+        await other.release(moved[0], checkpoint=SHARD_END, number=1)
+        await family.pass_by(2 * PASS)
+    assert family.numbers == ["1", "2", "2"]
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["one seeks", "both seek"])

@@ -6,7 +6,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 
-from ruststream_kinesis import KinesisMessage, KinesisPosition, RustStream, Seeker
+from ruststream_kinesis import (
+    KinesisMessage,
+    KinesisPosition,
+    LeaseKey,
+    LeaseState,
+    RustStream,
+    Seeker,
+)
 from ruststream_kinesis.leases.tabled import TableLeaseStore
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import ShardInfo, ShardListing
@@ -26,14 +33,23 @@ def _id(number: int) -> str:
 class _Tree(FakeTransport):
     """Shards with parents, which have ended."""
 
-    def __init__(self, world: World, parents: Mapping[int, tuple[int, ...]]) -> None:
+    def __init__(
+        self, world: World, parents: Mapping[int, tuple[int, ...]], late: Mapping[int, int]
+    ) -> None:
         super().__init__(world)
+        self._late = {_id(number): listings for number, listings in late.items()}
+        self._listed = 0
         self._parents = {_id(child): tuple(map(_id, of)) for child, of in parents.items()}
         self._ended = {parent for of in self._parents.values() for parent in of}
 
     async def list_shards(self, stream: StreamRef) -> ShardListing:
         listing = await super().list_shards(stream)
-        shards = [ShardInfo(s.shard_id, self._parents.get(s.shard_id, ())) for s in listing.shards]
+        self._listed += 1
+        shards = [
+            ShardInfo(shard.shard_id, self._parents.get(shard.shard_id, ()))
+            for shard in listing.shards
+            if self._listed > self._late.get(shard.shard_id, 0)
+        ]
         return ShardListing(tuple(shards), listing.service_time)
 
     async def get_records(
@@ -46,6 +62,15 @@ class _Tree(FakeTransport):
 
 
 class _Store(TableLeaseStore):
+    family: Family | None = None
+
+    async def acquire(
+        self, key: LeaseKey, owner_id: str, *, duration: float, member: str = ""
+    ) -> LeaseState | None:
+        if self.family is not None:
+            await self.family.before_acquiring(key)
+        return await super().acquire(key, owner_id, duration=duration, member=member)
+
     def renewer(self) -> None:
         """Return none: another thread would not follow the clock of a test."""
 
@@ -65,6 +90,8 @@ class Family:
         self.table = MemoryTable()
         self.world.stream("orders", count)
         self._tree = dict(parents)
+        self.before_acquiring: Callable[[LeaseKey], Awaitable[None]] = _nothing
+        """Is called before an instance asks for a lease."""
         self.said: list[str] = []
         """`A begins 1`, `A ends 1`."""
         self.clashes: list[str] = []
@@ -80,12 +107,24 @@ class Family:
         """Put records of one key."""
         self.world.put("orders", *numbers, key=key, shard=shard)
 
+    def store(self) -> TableLeaseStore:
+        """Return another view of the table."""
+        return _Store(self.table, clock=self.world.clock)
+
     def service(
-        self, name: str, work: Work, start_at: KinesisPosition | None = None, workers: int = 4
+        self,
+        name: str,
+        work: Work,
+        start_at: KinesisPosition | None = None,
+        workers: int = 4,
+        *,
+        late: Mapping[int, int] | None = None,
     ) -> RustStream:
-        """Return an instance."""
-        app = self.world.app(store=_Store(self.table, clock=self.world.clock))
-        app.broker.connection.attach(_Tree(self.world, self._tree))
+        """Return an instance; its first listings, so many of each shard in `late`, lack that one."""
+        store = _Store(self.table, clock=self.world.clock)
+        store.family = self
+        app = self.world.app(store=store)
+        app.broker.connection.attach(_Tree(self.world, self._tree, late or {}))
 
         @app.subscriber("orders", start_at=start_at, workers=workers)
         async def handle(message: KinesisMessage[int], seeker: Seeker) -> None:
@@ -115,3 +154,7 @@ class Family:
 
 async def done(_number: int, _seeker: Seeker) -> None:
     """Handle a record at once."""
+
+
+async def _nothing(_key: LeaseKey) -> None:
+    """Come between nothing."""
