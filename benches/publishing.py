@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from benches.canned import serving
 from benches.cpu import Sample, Stopwatch, interleave, ratio
 from benches.pages import Spec
+from benches.peer_aiokpl import has_aiokpl, run_kpl
 from benches.peer_async_kinesis import has_async_kinesis, run_producer
 from benches.raw_loop import REGION, STREAM, kinesis_client
 from benches.report import Check, Table
@@ -219,6 +220,12 @@ def run_publishing_section(context: Context) -> None:
         }
         if compared:
             contenders[peer] = lambda: run_producer(server, count // 10)
+        kpl = {f"aiokpl, {how}": how != "batches" for how in ("batches", "aggregates")}
+        if has_aiokpl():
+            for name, aggregate in kpl.items():
+                contenders[name] = lambda aggregate=aggregate: run_kpl(  # type: ignore[misc]
+                    url, count // 10, _DATA, _calls, aggregate=aggregate
+                )
         series = interleave(contenders, context.size.rounds, context.progress)
     table = Table(
         "A published record of 512 B, CPU µs",
@@ -236,6 +243,9 @@ def run_publishing_section(context: Context) -> None:
     else:
         table.rows.append([peer, "not installed", "", "", ""])
         context.report.absent.append("publishing with async-kinesis: pip install async-kinesis")
+    if not has_aiokpl():
+        table.rows += [[name, "not installed", "", "", ""] for name in kpl]
+        context.report.absent.append("publishing with aiokpl: pip install aiokpl")
     for base, bound in checks:
         for name in (ours, keyed):
             what, found = f"{base} ÷ {name}, CPU a record", ratio(series[base], series[name]).median
