@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from ruststream_kinesis.cli.writing import add_commands
+
 __all__ = ["cli"]
 
 cli = typer.Typer(
@@ -163,3 +165,6 @@ def run(
 
         raise typer.Exit(run_workers(options, workers))
     raise typer.Exit(run_service(options))
+
+
+add_commands(cli)
