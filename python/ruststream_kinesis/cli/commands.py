@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from ruststream_kinesis.cli.writing import add_commands
+
 __all__ = ["cli"]
 
 cli = typer.Typer(
@@ -21,6 +23,13 @@ cli = typer.Typer(
     # A failure is one line, or with --debug a traceback as Python prints it.
     pretty_exceptions_enable=False,
 )
+
+
+class LogFormat(StrEnum):
+    """How a line of the log looks."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class LogLevel(StrEnum):
@@ -98,6 +107,29 @@ def run(
             help="Least level that is logged: debug, info, warning or error.",
         ),
     ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            envvar="RUSTSTREAM_LOG_FORMAT",
+            metavar="FORMAT",
+            help="How a line of the log looks: text, or json for one object a line.",
+        ),
+    ] = LogFormat.TEXT,
+    workers: Annotated[
+        int,
+        typer.Option(
+            envvar="RUSTSTREAM_WORKERS",
+            metavar="N",
+            min=1,
+            help="Processes, each an instance of its own; needs a lease store that they share.",
+        ),
+    ] = 1,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload", help="For development: start again when a *.py below here changes."
+        ),
+    ] = False,
     debug: Annotated[
         bool,
         typer.Option("--debug", envvar="RUSTSTREAM_DEBUG", help="Show the traceback of a failure."),
@@ -110,15 +142,29 @@ def run(
 
     An option that is not given leaves what the application says.
     """
-    from ruststream_kinesis.cli.run import run_service  # noqa: PLC0415 - see the module's header
+    from ruststream_kinesis.cli.run import RunOptions, run_service  # noqa: PLC0415 - see above
 
-    code = run_service(
+    options = RunOptions(
         target,
         region=region,
         endpoint_url=endpoint_url,
         # A flag can only add them: without it, the application decides.
         test_credentials=test_credentials or None,
         log_level=log_level.upper(),
+        log_format=log_format.value,
         debug=debug,
     )
-    raise typer.Exit(code)
+    if reload and workers > 1:
+        raise typer.BadParameter("--reload is for one process: leave out --workers")
+    if reload:
+        from ruststream_kinesis.cli.reload import run_reloading  # noqa: PLC0415 - see above
+
+        raise typer.Exit(run_reloading(options))
+    if workers > 1:
+        from ruststream_kinesis.cli.workers import run_workers  # noqa: PLC0415 - see above
+
+        raise typer.Exit(run_workers(options, workers))
+    raise typer.Exit(run_service(options))
+
+
+add_commands(cli)
