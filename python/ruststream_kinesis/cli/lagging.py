@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ruststream_kinesis._core import Page
+from ruststream_kinesis.cli.asking import together
 from ruststream_kinesis.cli.lease_view import LeaseLine
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import RequestError
@@ -88,7 +89,7 @@ async def lags(
             lease = leases.get(shard.shard_id)
             return await _measured(transport, clock, stream, shard, lease, opened)
 
-    async with asyncio.TaskGroup() as tasks:
+    async with together() as tasks:
         made = [tasks.create_task(measured(shard)) for shard in shards]
     return [each.result() for each in made]
 
@@ -119,8 +120,13 @@ async def _measured(
 
     async def read() -> int | None:
         iterator = await transport.get_shard_iterator(stream, shard.shard_id, position, after=after)
-        body = await transport.get_records(stream, shard.shard_id, iterator, 1)
-        return Page.parse(body).millis_behind_latest
+        page = Page.parse(await transport.get_records(stream, shard.shard_id, iterator, 1))
+        behind = page.millis_behind_latest
+        if behind == 0 and len(page) and (arrival := page.arrival(0)) is not None:
+            # The service speaks of what is behind the page: of the last record, which is not settled
+            # either, only its age says how late it is.
+            return max(1, round(1_000 * (clock.time() - arrival)))
+        return behind
 
     try:
         return ShardLag(shard, lease, progress, await patiently(read, clock))
