@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ruststream_kinesis import RustStream, Seeker
+from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.errors import StopTimeout
 from tests.reference import aggregate
 from tests.support.families import HORIZON, Family, done
@@ -94,6 +95,27 @@ async def test_workers_without_a_key_of_the_rest_end_with_it():
         gate.set()
         await asyncio.wait_for(asyncio.shield(service_task), 10)
     assert sorted(seen) == list(range(1, 602))
+
+
+@pytest.mark.parametrize("options", [{"workers": 3}, {"workers": 3, "batch": 4}], ids=str)
+async def test_a_lease_that_is_lost_meanwhile_ends_the_waiting_for_the_rest(
+    options: dict[str, Any],
+):
+    it = world()
+    it.put("orders", 1, aggregate([("key", None, b"%d" % n) for n in range(2, 302)]))
+    seen: list[int] = []
+    app, stuck, gate = service(it, seen, options, 20)
+    async with running(app) as service_task:
+        await asyncio.wait_for(stuck.wait(), 10)
+        assert app._service is not None
+        coordinator = cast("Coordinator", app._service.subscriptions[0]._source)
+        app.stop()
+        await turns()
+        (holding,) = coordinator.holdings.values()
+        coordinator.held.lost(holding.shard, "by the test")
+        gate.set()
+        await asyncio.wait_for(asyncio.shield(service_task), 10)
+    assert len(seen) < 100
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

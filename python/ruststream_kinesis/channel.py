@@ -352,6 +352,7 @@ class Channel:
             if not _valid(turn.run):
                 self._waiting.remove(turn)
                 _wake(turn.done)
+        self._end_if_done()
         self._pump()
 
     def limit(self, shards: Iterable[DeliveryShard]) -> None:
@@ -369,11 +370,13 @@ class Channel:
         """Nothing more is let in: takers drain their lanes and then get `None`."""
         self._closed = True
         self._waiting = deque(turn for turn in self._waiting if turn.is_rest)
-        self._rouse_all()
+        self._end_if_done()
 
-    def _rouse_all(self) -> None:
-        for lane in range(len(self._lanes)):
-            self._rouse(lane)
+    def _end_if_done(self) -> None:
+        """Called when a turn has gone: workers that wait for the rest of an aggregate may end now."""
+        if self.closed:
+            for lane in range(len(self._lanes)):
+                self._rouse(lane)
 
     def _pump_soon(self) -> None:
         if not self._pumping:
@@ -395,8 +398,7 @@ class Channel:
         if not _valid(turn.run) or (turn.done.done() and not turn.leave_rest()):
             # What it read is void, or its reader is being cancelled: none of it comes in any more.
             _wake(turn.done)
-            if self.closed:
-                self._rouse_all()
+            self._end_if_done()
             return
         run, start = turn.run, turn.start
         stop = turn.start = min(start + self._free, len(run))
@@ -410,9 +412,7 @@ class Channel:
             if len(indices) == len(run)
             else Run(run.shard, run.generation, run.page, run.base, indices)
         )
-        if self.closed:
-            # Nobody waits for the rest of an aggregate any more.
-            self._rouse_all()
+        self._end_if_done()
 
     def _deal_no_more(self) -> None:
         """From here on everything goes to lane 0; called while nothing is queued or runs."""
