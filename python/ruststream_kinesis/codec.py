@@ -19,7 +19,10 @@ Decoder = Callable[[bytes], Any]
 
 
 class Codec(Protocol):
-    """How values travel in a record's payload."""
+    """How values travel in a record's payload.
+
+    One that has an attribute `content_type` says so in the AsyncAPI document.
+    """
 
     def encode(self, value: Any) -> bytes:
         """The payload of `value`."""

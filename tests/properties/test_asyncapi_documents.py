@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from typing import Any
 
 import msgspec
@@ -20,20 +21,20 @@ NAMES = ["a", "a_b", "b", "a.b", "KinesisHeaders", "a_message", "a_2", "A"]
 FIELDS = st.sampled_from([int, str, bytes, float, bool, None, Any, list[int], tuple[int, str]])
 
 classes = st.builds(
-    lambda name, kinds, tag: msgspec.defstruct(
-        name, [(f"f{n}", kind) for n, kind in enumerate(kinds)], tag=tag, module="m"
+    lambda name, fields, tag: msgspec.defstruct(
+        name, [(f"f{n}", kind) for n, kind in enumerate(fields)], tag=tag, module="m"
     ),
     st.sampled_from(["A", "a_message", "KinesisHeaders", "B"]),
     st.lists(FIELDS, max_size=3),
     st.uuids().map(str),
 )
-types = st.recursive(
+kinds = st.recursive(
     FIELDS | classes,
     lambda inner: st.one_of(
-        inner.map(lambda kind: list[kind]),
-        inner.map(lambda kind: dict[str, kind]),
+        inner.map(lambda kind: types.GenericAlias(list, (kind,))),
+        inner.map(lambda kind: types.GenericAlias(dict, (str, kind))),
         st.lists(classes, min_size=2, max_size=3, unique=True).map(
-            lambda kinds: kinds[0] | kinds[1] | None
+            lambda some: some[0] | some[1] | None
         ),
     ),
     max_leaves=4,
@@ -50,8 +51,8 @@ def subscriptions(draw: st.DrawFn) -> tuple[str, dict[str, Any], Any, Any, str]:
         "dead_letter": draw(st.none() | name),
         "publish": draw(st.none() | st.builds(KinesisPublish, to=name, partition_key=name)),
     }
-    returns = None if options["publish"] is None else draw(types | st.just(Outcome))
-    return draw(name), options, draw(types), returns, draw(st.text(max_size=20))
+    returns = None if options["publish"] is None else draw(kinds | st.just(Outcome))
+    return draw(name), options, draw(kinds), returns, draw(st.text(max_size=20))
 
 
 @settings(max_examples=20, deadline=None)

@@ -27,7 +27,9 @@ def check_document(document: dict[str, Any]) -> None:
     for operation in document["operations"].values():
         # The messages of an operation are some of its channel's.
         channel = operation["channel"]["$ref"]
-        assert all(each["$ref"].startswith(f"{channel}/messages/") for each in operation["messages"])
+        assert all(
+            each["$ref"].startswith(f"{channel}/messages/") for each in operation["messages"]
+        )
 
 
 def references(node: Any) -> Iterator[str]:

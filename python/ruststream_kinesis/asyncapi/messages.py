@@ -242,7 +242,10 @@ class Messages:
     def _add(self, wanted: str, message: dict[str, Any]) -> str:
         """Puts a message among the components, unless it is there; its name."""
         name, number = wanted, 1
-        while self.components.setdefault(name, named := {"name": name} | message | {"name": name}) != named:
+        while (
+            self.components.setdefault(name, named := {"name": name} | message | {"name": name})
+            != named
+        ):
             number += 1
             name = f"{wanted}_{number}"
         return name
