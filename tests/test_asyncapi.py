@@ -314,8 +314,8 @@ class TestSubscriptions:
 
     def test_groups_share_a_channel_and_have_operations_of_their_own(self):
         app, router = service(), Router()
-        for group in (None, "audit", "a b", "a?b"):
-            at = KinesisStream("orders", poll_interval=2 if group is None else 1)
+        for group, pause in ((None, 2), ("audit", 1), ("a b", 3), ("a?b", 2)):
+            at = KinesisStream("orders", poll_interval=pause)
             router.subscriber(at, group=group)(_nothing)
         # An operation of this name is there already.
         router.subscriber("orders_audit")(_nothing)

@@ -36,6 +36,8 @@ def references(node: Any) -> Iterator[str]:
     """Every `$ref` below a node."""
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):
+            # In draft 07, whatever stands beside a reference is not seen.
+            assert list(node) == ["$ref"], node
             yield node["$ref"]
         for each in node.values():
             yield from references(each)
