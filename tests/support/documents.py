@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
 
+from ruststream_kinesis import KinesisBroker, RustStream
 from tests.support.servers import ROOT
 
 
@@ -59,3 +60,45 @@ def judge(document: dict[str, Any], message: str, payload: Any) -> list[str]:
     schema = document["components"]["messages"][message]["payload"]
     judging = jsonschema.Draft7Validator({"components": document["components"], "allOf": [schema]})
     return [error.message for error in judging.iter_errors(payload)]
+
+
+def service(broker: KinesisBroker | None = None) -> RustStream:
+    """An application that declares nothing yet."""
+    return RustStream(broker or KinesisBroker(), title="service", version="1.2.3")
+
+
+def described(app: RustStream) -> dict[str, Any]:
+    """Its document, which is a valid one."""
+    document = app.asyncapi()
+    check_document(document)
+    return document
+
+
+def taking(kind: Any, returns: Any = None) -> Callable[[Any], Any]:
+    """A handler with these annotations."""
+
+    def handle(value: Any) -> Any:
+        raise NotImplementedError
+
+    handle.__annotations__ = {"value": kind, "return": returns}
+    return handle
+
+
+def reading(kind: Any, returns: Any = None, **options: Any) -> dict[str, Any]:
+    """The document of a service that takes one type, and gives back what `returns` says."""
+    app = service()
+    app.subscriber("orders", **options)(taking(kind, returns))
+    return described(app)
+
+
+def payload(document: dict[str, Any], message: str) -> Any:
+    """The schema of what a message carries."""
+    found = document["components"]["messages"][message]["payload"]
+    return resolve(document, found["$ref"]) if "$ref" in found else found
+
+
+def messages(document: dict[str, Any], operation: str) -> list[str]:
+    """The names of an operation's messages."""
+    return [
+        each["$ref"].rpartition("/")[2] for each in document["operations"][operation]["messages"]
+    ]

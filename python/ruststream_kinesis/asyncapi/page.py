@@ -87,6 +87,7 @@ def _contents(sections: Iterable[tuple[str, Mapping[str, Any], Any]]) -> str:
     told = ""
     for title, entries, _ in sections:
         if entries:
+            # A card's anchor begins with what one of them is called: "server-…".
             links = "".join(f"<li>{_link(title[:-1], name)}</li>" for name in entries)
             told += f'<p><a href="#{title}">{title.capitalize()}</a></p><ul>{links}</ul>'
     return told + '<p><a href="#document">Document</a></p>'
