@@ -68,7 +68,7 @@ sim: build ## Run whole fleets in virtual time, from SEEDS=n seeds (SEEDS=seed=N
 	$(PY) -m tests.sim --seeds $(SEEDS)
 
 .PHONY: lint
-lint: lint-rust lint-python ## Check formatting, clippy, ruff, mypy, and the stub against the compiled module
+lint: lint-rust lint-python typing ## Check formatting, clippy, ruff, mypy, pyright, and the stub against the compiled module
 
 .PHONY: lint-rust
 lint-rust: $(DEPS_STAMP)
@@ -81,6 +81,10 @@ lint-python: build
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m mypy $(CODE)
 	$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml ruststream_kinesis._core
+
+.PHONY: typing
+typing: build ## Check typical user code with pyright, as mypy does in lint
+	$(PY) -m pyright --project tests/typing --pythonpath $(PY)
 
 .PHONY: format
 format: $(DEPS_STAMP) ## Format Rust and Python in place, with ruff's safe fixes

@@ -114,6 +114,12 @@ class RustStream(Router):
 
         return Seeker(move)
 
+    def asyncapi(self) -> dict[str, Any]:
+        """The AsyncAPI 3.0 document of what is declared so far; nothing is connected for it."""
+        from ruststream_kinesis.asyncapi import document  # noqa: PLC0415 - only for who asks
+
+        return document(self)
+
     def on_startup(self, hook: Hook) -> Hook:
         """Registers a function to call after connecting, before the first record is read."""
         self._on_startup.append(hook)

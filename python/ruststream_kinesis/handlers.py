@@ -56,6 +56,10 @@ class Handler:
     """One for each parameter; `None` where the payload is the only one: the fast way."""
     wants_message: bool
     """Whether a `KinesisMessage` has to be made for a call, or one for each of a batch."""
+    returns: Any
+    """Its return annotation, evaluated; `inspect.Parameter.empty` where there is none."""
+    doc: str
+    """Its docstring without indentation, or nothing."""
 
     def arguments(self, value: Any, message: KinesisMessage[Any] | None, tools: Tools) -> list[Any]:
         """The arguments of one call, in the order of the parameters."""
@@ -124,6 +128,8 @@ def resolve_handler(
         replies=_replies(hints.get("return"), batch=batch),
         sources=None if sources == [_payload] else tuple(sources),
         wants_message=any(source in _FROM_MESSAGE.values() for source in sources),
+        returns=hints.get("return", _MISSING),
+        doc=inspect.cleandoc(target.__doc__ or ""),
     )
 
 

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from ruststream_kinesis.cli.asyncapi import asyncapi
+
 __all__ = ["cli"]
 
 cli = typer.Typer(
@@ -21,6 +23,7 @@ cli = typer.Typer(
     # A failure is one line, or with --debug a traceback as Python prints it.
     pretty_exceptions_enable=False,
 )
+cli.add_typer(asyncapi)
 
 
 class LogLevel(StrEnum):
