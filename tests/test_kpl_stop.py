@@ -159,3 +159,25 @@ async def test_a_hand_over_within_an_aggregate_repeats_nothing(size: int, at: in
             assert f"B begins {size + 2}" in family.said
     assert sorted(map(int, family.numbers)) == list(range(1, size + 3))
     assert family.clashes == []
+
+
+async def test_a_child_that_stands_back_for_a_replay_leaves_the_rest_of_an_aggregate():
+    """All of it comes again after its parent."""
+    family, gate = Family({1: (0,), 2: (0,)}, 3), asyncio.Event()
+    family.put(0, 1)
+    family.world.put("orders", several(*range(100, 400)), shard=1)
+    family.put(2, 2)
+    first, second = _gated(family, gate, 105), family.service("B", done)
+    async with running(first):
+        await family.pass_by(4 * PASS)
+        async with running(second):
+            await family.pass_by(3 * PASS)
+            assert family.said[-1] == "A begins 105"
+            await family.seek(second)
+            await family.pass_by(PASS)
+            gate.set()
+            await family.pass_by(10 * PASS)
+            again = family.numbers.index("1", 1)
+            assert "106" not in family.numbers[:again]
+            assert "106" in family.numbers[again:]
+    assert family.clashes == []

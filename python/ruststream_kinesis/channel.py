@@ -366,6 +366,14 @@ class Channel:
             last = shard.started if shard.started < 0 else shard.last_of_record(shard.started)
             shard.ceiling = min(shard.ceiling, last)
 
+    def halt(self, shard: DeliveryShard) -> None:
+        """Starts no delivery of a shard any more that is newer than what was started.
+
+        For one that is read again by whoever has it next: the rest of an aggregate is left out, too.
+        """
+        self.catch_up()
+        shard.ceiling = min(shard.ceiling, shard.started)
+
     def close(self) -> None:
         """Nothing more is let in: takers drain their lanes and then get `None`."""
         self._closed = True

@@ -158,7 +158,7 @@ class Holdings:
         There is no deadline, and the lease is renewed meanwhile.
         """
         shard = holding.shard
-        self._channel.limit([shard])
+        self._channel.halt(shard)
         # Whoever has it next finds its tip.
         shard.opened.set()
         if self._channel.at_work(shard):
