@@ -172,7 +172,7 @@ async def test_a_child_that_stands_back_for_a_replay_leaves_the_rest_of_an_aggre
         await family.pass_by(4 * PASS)
         async with running(second):
             await family.pass_by(3 * PASS)
-            assert family.said[-1] == "A begins 105"
+            assert family.said[-3:] == ["A begins 105", "B begins 2", "B ends 2"]
             await family.seek(second)
             await family.pass_by(PASS)
             gate.set()
