@@ -96,7 +96,9 @@ async def test_a_block_that_hides_the_cancellation_ends_with_the_error_too(world
             world.put("orders", -1)
             with contextlib.suppress(asyncio.CancelledError):
                 await read(world, lambda: False)
-    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 async def test_an_error_of_the_block_comes_first(world: World, caplog):
@@ -137,7 +139,7 @@ async def test_a_stop_before_it_is_open_is_an_error(world: World):
             pytest.fail("the block has begun")
 
 
-async def test_what_the_stop_could_not_finish_is_raised_at_the_end(world: World):
+async def test_what_the_stop_could_not_finish_is_raised_at_the_end(world: World, caplog):
     app = world.app(shutdown_timeout=0.01)
     begun = asyncio.Event()
     world.put("orders", 1)
@@ -150,6 +152,25 @@ async def test_what_the_stop_could_not_finish_is_raised_at_the_end(world: World)
     with pytest.raises(StopTimeout, match="worker"):
         async with app.running():
             await begun.wait()
+    assert "its host is told" not in caplog.text
+
+
+async def test_or_logged_where_the_block_has_an_error_of_its_own(world: World, caplog):
+    app = world.app(shutdown_timeout=0.01)
+    begun = asyncio.Event()
+    world.put("orders", 1)
+
+    @app.subscriber("orders", start_at=HORIZON)
+    async def handle(value: int) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(LookupError):
+        async with app.running():
+            await begun.wait()
+            raise LookupError
+    assert "the service failed, too: the stop did not finish" in caplog.text
+    assert "its host is told" not in caplog.text
 
 
 @pytest.mark.parametrize("when", ["starting", "within", "stopping"])

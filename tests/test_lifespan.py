@@ -316,7 +316,7 @@ class TestErrors:
     async def test_what_is_no_mapping_is_refused(self):
         @contextlib.asynccontextmanager
         async def lifespan(app: RustStream) -> AsyncIterator[Any]:
-            yield [1]
+            yield ["db"]
 
         with pytest.raises(ConfigurationError, match="yields a mapping"):
             async with TestApp(an_app(lifespan)):

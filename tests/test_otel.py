@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -137,6 +137,31 @@ async def test_what_a_handler_publishes_and_its_reply_stand_in_the_same_trace(tr
     # The next record brought no context: it begins a trace of its own, not one of its neighbour's.
     assert other.parent is None
     assert traced.spans("send replies")[1].parent == other.context
+
+
+async def test_nothing_of_a_delivery_stays_for_the_next(traced):
+    app = an_app(traced)
+    seen: list[dict[str, object]] = []
+
+    @app.subscriber("orders", publish="replies")
+    async def handle(value: int) -> int:
+        seen.append(dict(baggage.get_all()))
+        return value
+
+    @app.subscriber("batches", batch=1, publish="replies")
+    async def handle_many(values: list[int]) -> dict[str, int]:
+        return {}
+
+    async with TestApp(app) as test:
+        await test.publish(1, "orders", headers={"baggage": "who=me"})
+        await test.publish(2, "orders")
+        await test.publish(3, "batches")
+        await test.publish(4, "batches")
+    assert seen == [{"who": "me"}, {}]
+    assert [span.parent for span in traced.spans("process batches")] == [None, None]
+    assert [span.parent for span in traced.spans("send replies")] == [
+        span.context for span in traced.spans() if span.kind is SpanKind.CONSUMER
+    ]
 
 
 async def test_batched_replies_are_children_too(traced):

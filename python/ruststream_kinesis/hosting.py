@@ -47,6 +47,7 @@ async def running_in(run: Run, stop: Callable[[], None]) -> AsyncIterator[None]:
             await _stopped(service, stop)
     except BaseException as error:
         if not host.takes_back(error):
+            host.tell_of_another(error)
             raise
     else:
         host.takes_back(None)
@@ -62,6 +63,7 @@ class _Host:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
+        self._service = service
         self._before = task.cancelling()
         self._interrupted = False
         self.within = False
@@ -73,6 +75,13 @@ class _Host:
         if self.within and error is not None:
             logger.error("the service failed, its host is told: %s", shown(error))
             self._interrupted = self._task.cancel()
+
+    def tell_of_another(self, raised: BaseException) -> None:
+        """Logs what ended the service, where the block raises something else."""
+        service = self._service
+        error = service.exception() if service.done() and not service.cancelled() else None
+        if error is not None and error is not raised:
+            logger.error("the service failed, too: %s", shown(error))
 
     def takes_back(self, ended: BaseException | None) -> bool:
         """Takes its cancellation back; whether the block has ended with that and nothing else."""

@@ -92,9 +92,7 @@ class LifespanRun:
                     )
 
     async def leave(self) -> None:
-        """Leaves it; does nothing where it was not entered.
-
-        Cancelled, it is cancelled too.
+        """Leaves it; does nothing where it was not entered. Cut off, it is left to the supervisor.
 
         Raises:
             Exception: What the lifespan raised when it was left.
@@ -105,11 +103,7 @@ class LifespanRun:
         self._leaving.set()
         if not self._entered.done():
             task.cancel()
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
+        await asyncio.wait({task})
         if isinstance(self._error, Exception):
             raise self._error
 

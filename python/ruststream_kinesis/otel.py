@@ -58,6 +58,8 @@ class OpenTelemetry:
             "ruststream_kinesis", tracer_provider=tracer_provider, schema_url=_SCHEMA
         )
         self._propagate = propagate
+        self._sends: dict[str, tuple[str, dict[str, Any]]] = {}
+        """Name and attributes of the spans, by stream as a publisher names it."""
 
     def instrument(self, app: RustStream) -> None:
         """Puts it around handlers and publishes, within the middlewares that are there already."""
@@ -66,11 +68,15 @@ class OpenTelemetry:
 
     async def consume(self, delivered: Delivered, call_next: CallNext) -> Any:
         """The middleware around handlers: `process STREAM`."""
+        context = Context()
         if isinstance(delivered, KinesisMessage):
-            span = self._process(delivered)
+            if _has_headers(delivered):
+                # Its baggage is the producer's, too.
+                context = propagate.extract(delivered.headers, context)
+            span = self._process(delivered, context)
         else:
-            span = self._process_batch(delivered)
-        token = otel_context.attach(trace.set_span_in_context(span, Context()))
+            span = self._process_batch(delivered, context)
+        token = otel_context.attach(trace.set_span_in_context(span, context))
         reply = False
         try:
             result = await call_next(delivered)
@@ -90,7 +96,7 @@ class OpenTelemetry:
             if not reply:
                 otel_context.detach(token)
 
-    def _process(self, message: KinesisMessage[Any]) -> Span:
+    def _process(self, message: KinesisMessage[Any], context: Context) -> Span:
         """The span of one delivery: a child of its producer's, wherever that ran."""
         attributes: dict[str, Any] = {
             **_about("process", message.stream),
@@ -101,12 +107,12 @@ class OpenTelemetry:
             attributes[_ATTEMPT] = attempt
         return self._tracer.start_span(
             f"process {message.stream}",
-            context=propagate.extract(message.headers, Context()),
+            context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
         )
 
-    def _process_batch(self, messages: Sequence[KinesisMessage[Any]]) -> Span:
+    def _process_batch(self, messages: Sequence[KinesisMessage[Any]], context: Context) -> Span:
         """The span of a batch: a trace of its own, with a link to each producer's."""
         stream = messages[0].stream
         attributes: dict[str, Any] = {
@@ -115,14 +121,14 @@ class OpenTelemetry:
         }
         if len(shards := {each.shard_id for each in messages}) == 1:
             attributes[_PARTITION] = shards.pop()
-        links = []
-        for each in messages:
-            producer = _span_context(each.headers)
-            if producer.is_valid:
-                links.append(Link(producer, {_MESSAGE_ID: each.sequence_number}))
+        links = [
+            Link(producer, {_MESSAGE_ID: each.sequence_number})
+            for each in messages
+            if _has_headers(each) and (producer := _span_context(each.headers)).is_valid
+        ]
         return self._tracer.start_span(
             f"process {stream}",
-            context=Context(),
+            context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=links,
@@ -134,10 +140,12 @@ class OpenTelemetry:
         call_next: Callable[[Publication], asyncio.Future[PutResult | None]],
     ) -> asyncio.Future[PutResult | None]:
         """The middleware around publishes: `send STREAM`, from here to the service's answer."""
-        stream = record.stream
-        span = self._tracer.start_span(
-            f"send {stream}", kind=SpanKind.PRODUCER, attributes=_about("send", stream)
-        )
+        known = self._sends.get(record.to)
+        if known is None:
+            stream = record.stream
+            known = self._sends[record.to] = f"send {stream}", _about("send", stream)
+        name, attributes = known
+        span = self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes)
         if self._propagate:
             carrier: dict[str, str] = {}
             propagate.inject(carrier, trace.set_span_in_context(span))
@@ -158,8 +166,9 @@ class OpenTelemetry:
             elif (error := future.exception()) is not None:
                 _failed(span, error)
             elif (result := future.result()) is not None:
-                span.set_attribute(_PARTITION, result.shard_id)
-                span.set_attribute(_MESSAGE_ID, result.sequence_number)
+                span.set_attributes(
+                    {_PARTITION: result.shard_id, _MESSAGE_ID: result.sequence_number}
+                )
             span.end()
 
         future.add_done_callback(put)
@@ -173,6 +182,11 @@ def _about(operation: str, stream: str) -> dict[str, Any]:
         "messaging.operation.type": operation,
         "messaging.destination.name": stream,
     }
+
+
+def _has_headers(message: KinesisMessage[Any]) -> bool:
+    """Whether it came in an envelope: no other record brings a context."""
+    return message.run.page.header_block(message.index) is not None
 
 
 def _span_context(headers: dict[str, str]) -> trace.SpanContext:

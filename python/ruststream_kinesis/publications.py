@@ -54,10 +54,12 @@ PublishMiddleware = Callable[[Publication, Callable[[Publication], Any]], Any]
 class PublishMiddlewares:
     """Those of one application, shared by its publishers: also by those that were made before."""
 
-    __slots__ = ("_all", "through")
+    __slots__ = ("_all", "_awaits", "through")
 
     def __init__(self) -> None:
         self._all: list[PublishMiddleware] = []
+        self._awaits: PublishMiddleware | None = None
+        """The first of them that is an `async def`."""
         self.through: Through | None = None
         """All of them and then the put, put together once; `None` while there are none."""
 
@@ -66,6 +68,8 @@ class PublishMiddlewares:
         if not callable(middleware):
             raise ConfigurationError(f"a publish middleware is a function: {middleware!r}")
         self._all.append(middleware)
+        if self._awaits is None and is_async(middleware):
+            self._awaits = middleware
         through: Through = _put
         for each in reversed(self._all):
             through = (_around if is_async(each) else _around_plainly)(each, through)
@@ -77,14 +81,13 @@ class PublishMiddlewares:
         Raises:
             ConfigurationError: One of them is an `async def`.
         """
-        for each in self._all:
-            if is_async(each):
-                raise ConfigurationError(
-                    f"{what} cannot pass the publish middleware {name_of(each)}: it is an async "
-                    "def, and a policy with a batch takes records in the order of the calls, "
-                    "without waiting; make it a plain def that returns the future of call_next",
-                    stream=stream,
-                )
+        if self._awaits is not None:
+            raise ConfigurationError(
+                f"{what} cannot pass the publish middleware {name_of(self._awaits)}: it is an async "
+                "def, and a policy with a batch takes records in the order of the calls, without "
+                "waiting; make it a plain def that returns the future of call_next",
+                stream=stream,
+            )
 
 
 def publication(
