@@ -66,6 +66,17 @@ def traced(app: RustStream) -> Callable[[], int]:
     return lambda: Counting.count
 
 
+def sampled(app: RustStream) -> None:
+    """The same where one trace in a hundred is kept; how many that are is chance."""
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - optional
+    from opentelemetry.sdk.trace.sampling import TraceIdRatioBased  # noqa: PLC0415 - as above
+
+    from ruststream_kinesis.otel import OpenTelemetry  # noqa: PLC0415 - as above
+
+    provider = TracerProvider(sampler=TraceIdRatioBased(0.01), shutdown_on_exit=False)
+    OpenTelemetry(tracer_provider=provider).instrument(app)
+
+
 def untraced(app: RustStream) -> None:
     """The same without an SDK: every span is a no-op."""
     from ruststream_kinesis.otel import OpenTelemetry  # noqa: PLC0415 - optional
@@ -142,6 +153,7 @@ def run_middlewares_section(context: Context) -> None:
         "nothing": None,
         "a middleware that passes on": passing_on,
         "OpenTelemetry without an SDK": untraced,
+        "OpenTelemetry, 1 in 100 sampled": sampled,
         "OpenTelemetry, every span sampled": traced,
     }
     runs: dict[str, Callable[[Server, Around | None], Sample]] = {

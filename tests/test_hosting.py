@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
 
+import ruststream_kinesis
 from ruststream_kinesis import KinesisPosition, RustStream
 from ruststream_kinesis.errors import HandlerFailed, KinesisError, StopTimeout, StreamNotFound
+from tests.support.servers import ROOT
 from tests.support.stopping import left_over
 from tests.support.world import PATIENCE, World, until
+from tests.test_docs import blocks
 
 HORIZON = KinesisPosition.horizon()
 
@@ -213,14 +218,52 @@ async def test_a_host_that_is_cancelled_stops_it_and_is_cancelled(world: World, 
     assert left_over() == set()
 
 
+async def test_the_page_on_hosting_hosts_one(world: World, monkeypatch):
+    """Its application, on a stream without sockets."""
+    monkeypatch.setattr(ruststream_kinesis, "KinesisBroker", world.broker)
+    modules: dict[str, ModuleType] = {}
+    for block in blocks(ROOT / "docs" / "hosting.md"):
+        if block.name is not None:
+            modules[block.name] = module = ModuleType(block.name)
+            monkeypatch.setitem(sys.modules, block.name, module)
+            exec(compile(block.source, block.name, "exec"), vars(module))
+    service, web = modules["service"].app, Web(modules["web"].web)
+
+    assert await web.get("/ready") == (503, b'{"running":false}')
+    assert await web.tell("startup") == "lifespan.startup.complete"
+    assert await web.get("/ready") == (200, b'{"running":true}')
+    database = service.context["db"]
+    world.put("orders", {"id": 1})
+    await read(world, lambda: database.orders == [{"id": 1}])
+    assert await web.tell("shutdown") == "lifespan.shutdown.complete"
+    assert await web.get("/ready") == (503, b'{"running":false}')
+    await web.task
+    assert await world.checkpoint() == "1"
+
+
 class Web:
     """The life of a web application, as its server drives it."""
 
     def __init__(self, application: Starlette) -> None:
+        self._application = application
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self.said: asyncio.Queue[Message] = asyncio.Queue()
         scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
         self.task = asyncio.create_task(application(scope, self._events.get, self.said.put))
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of the answer to a request."""
+        said: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+        await self._application(scope, receive, send)
+        return said[0]["status"], b"".join(each.get("body", b"") for each in said)
 
     async def tell(self, kind: str) -> str:
         """Send an event; what the application answers."""

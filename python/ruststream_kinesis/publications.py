@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.message import PARTITION_KEY_HEADER
@@ -22,9 +23,10 @@ from ruststream_kinesis.transport import PutResult
 __all__ = ["Publication", "PublishMiddleware", "PublishMiddlewares", "Put", "Through"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Publication:
+class Publication(msgspec.Struct, frozen=True, eq=False):
     """A value on its way into a stream, as a publish middleware sees it."""
+
+    # A struct, as it is made ten times as fast as a frozen dataclass.
 
     value: Any
     """What was given to `publish`, or returned by the handler; not encoded yet."""
@@ -35,7 +37,7 @@ class Publication:
     explicit_hash_key: str | None
     headers: dict[str, str]
     """A middleware may change them. With any, the record travels in an envelope."""
-    _put: Put = field(repr=False)
+    _put: Put
 
     @property
     def stream(self) -> str:
