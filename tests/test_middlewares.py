@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -198,10 +199,12 @@ class TestWhatItSees:
 
     async def test_a_handler_in_a_thread_from_the_loop_with_its_context_variables(self):
         app, seen = an_app(), []
+        request: ContextVar[str] = ContextVar("request", default="")
 
         @app.middleware
         async def watch(message: Any, call_next: Any) -> Any:
             seen.append(threading.current_thread())
+            request.set("this one")
             result = await call_next(message)
             seen.append(threading.current_thread())
             return result
@@ -209,6 +212,7 @@ class TestWhatItSees:
         @app.subscriber("orders", publish="replies")
         def handle(value: int, headers: Headers) -> int:
             seen.append(threading.current_thread())
+            assert request.get() == "this one"
             return value + 1
 
         async with TestApp(app) as test:
