@@ -66,6 +66,7 @@ async def run_app(
     batch: int | None = None,
     store: LeaseStore | None = None,
     read_interval: float = READ_INTERVAL,
+    around: Callable[[RustStream], object] | None = None,
 ) -> None:
     """The application itself: it runs until the last record was handled, and is checked."""
     store = MemoryLeaseStore() if store is None else store
@@ -73,6 +74,8 @@ async def run_app(
         endpoint_url=url, region=REGION, test_credentials=True, lease_store=store
     )
     app = RustStream(broker, title="benchmark", version="0.0.0")
+    if around is not None:
+        around(app)
     stream = KinesisStream(STREAM, read_interval=read_interval)
     app.subscriber(stream, workers=workers, batch=batch)(handle)
     await serve_until(app, tally.done)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ruststream_kinesis.app import RustStream
     from ruststream_kinesis.broker import KinesisBroker
     from ruststream_kinesis.codec import Codec, JsonCodec
+    from ruststream_kinesis.context import Context
     from ruststream_kinesis.leases import (
         DynamoLeaseStore,
         LeaseKey,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ruststream_kinesis.message import Headers, KinesisMessage
     from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
     from ruststream_kinesis.position import KinesisPosition
+    from ruststream_kinesis.publications import Publication
     from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
     from ruststream_kinesis.router import Router
     from ruststream_kinesis.seek import Seeker
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AppState",
     "Codec",
+    "Context",
     "DynamoLeaseStore",
     "Headers",
     "JsonCodec",
@@ -53,6 +56,7 @@ __all__ = [
     "MemoryLeaseStore",
     "Opening",
     "Outcome",
+    "Publication",
     "Router",
     "RustStream",
     "Seeker",
@@ -69,6 +73,7 @@ __all__ = [
 _MODULES = {
     "AppState": "state",
     "Codec": "codec",
+    "Context": "context",
     "DynamoLeaseStore": "leases",
     "Headers": "message",
     "JsonCodec": "codec",
@@ -85,6 +90,7 @@ _MODULES = {
     "MemoryLeaseStore": "leases",
     "Opening": "leases",
     "Outcome": "outcomes",
+    "Publication": "publications",
     "Router": "router",
     "RustStream": "app",
     "Seeker": "seek",

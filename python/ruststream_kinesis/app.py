@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
+from ruststream_kinesis.context import AppContext
 from ruststream_kinesis.errors import ConfigurationError, NotConnected
+from ruststream_kinesis.hosting import running_in
+from ruststream_kinesis.lifespan import Lifespan, LifespanRun, check_lifespan
 from ruststream_kinesis.limits import check_seconds
+from ruststream_kinesis.middlewares import Around
 from ruststream_kinesis.position import KinesisPosition
+from ruststream_kinesis.publications import PublishMiddleware, PublishMiddlewares
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.router import Router, Subscriber
 from ruststream_kinesis.seek import Seeker
@@ -32,6 +37,8 @@ ServiceFactory = Callable[
 ]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+P = TypeVar("P", bound=PublishMiddleware)
 
 
 class _Run:
@@ -54,6 +61,9 @@ class RustStream(Router):
         version: Version of the application.
         description: A sentence or two for the generated document.
         shutdown_timeout: Seconds that running handlers get at the stop.
+        lifespan: Makes an async context manager from the application. It is entered after
+            connecting, before the startup hooks, and left after the shutdown hooks, while publishers
+            still work; what it yields, a mapping or nothing, is the `context`.
     """
 
     def __init__(
@@ -64,6 +74,7 @@ class RustStream(Router):
         version: str,
         description: str | None = None,
         shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+        lifespan: Lifespan | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(broker, KinesisBroker):
@@ -73,6 +84,11 @@ class RustStream(Router):
         self.version = version
         self.description = description
         self.shutdown_timeout = check_seconds("shutdown_timeout", shutdown_timeout)
+        self.context = AppContext()
+        """What the lifespan yielded, while the service runs; empty else. A handler asks for a part of
+        it with `Annotated[T, Context()]`."""
+        self._lifespan = check_lifespan(lifespan)
+        self._publishing = PublishMiddlewares()
         self._on_startup: list[Hook] = []
         self._on_shutdown: list[Hook] = []
         self._service: Service | None = None
@@ -83,7 +99,21 @@ class RustStream(Router):
         self, policy: KinesisPublish | None = None, *, codec: Codec | None = None
     ) -> KinesisPublisher:
         """A publisher on the service's connection; it may be made before the service runs."""
-        return KinesisPublisher(self.broker.connection, policy, codec)
+        return KinesisPublisher(self.broker.connection, policy, codec, self._publishing)
+
+    def publish_middleware(self, middleware: P) -> P:
+        """Puts a function around whatever is published here, replies too; not copies, dead letters.
+
+        It gets a `Publication`, whose headers it may change, and `call_next`. An `async def` awaits
+        `call_next(record)` and returns its result. A plain `def` returns the future that
+        `call_next(record)` returned: the only kind that `publish_nowait` and replies can pass where
+        their policy has a `batch`. The first that is registered is the outermost.
+
+        Raises:
+            ConfigurationError: It is no function.
+        """
+        self._publishing.add(middleware)
+        return middleware
 
     def seeker(self, stream: KinesisStream | str, group: str | None = None) -> Seeker:
         """Moves a subscription to another position, while the service runs.
@@ -171,11 +201,24 @@ class RustStream(Router):
     ) -> None:
         if self._service is not None:
             raise ConfigurationError("the service runs already")
+        around = Around(tuple(self._middlewares), self._publishing, self.context)
+        subscribers = [each.within(around) for each in self.subscribers]
+        life = LifespanRun(
+            self._lifespan, self, self.context, [each.handler for each in subscribers]
+        )
+
+        async def enter() -> None:
+            await life.enter(running.spawn)
+
+        async def leave() -> None:
+            await life.leave()
+
+        leave.__qualname__ = "lifespan"  # as a stop names it
         running = self._service = service(
             self.broker,
-            self.subscribers,
-            self._on_startup,
-            self._on_shutdown,
+            subscribers,
+            [enter, *self._on_startup],
+            [*self._on_shutdown, leave],
             self.shutdown_timeout,
         )
         try:
@@ -185,6 +228,25 @@ class RustStream(Router):
                 await running.run(started)
         finally:
             self._service = self._coming = None
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, service: ServiceFactory = Service) -> AsyncIterator[Self]:
+        """Runs the service within a host that has a life of its own, such as a web application.
+
+        The block begins when every subscription is open, and the service is stopped at its end. It
+        listens to no signal: the host does. If the service fails meanwhile, the block is cancelled,
+        and the error is raised in its place.
+
+        Args:
+            service: As for `run`.
+
+        Raises:
+            Exception: As `run` does: what the start raised, what ended the service, `StopTimeout`.
+        """
+        async with running_in(
+            lambda started: self.run(signals=False, started=started, service=service), self.stop
+        ):
+            yield self
 
     def stop(self) -> None:
         """Asks for a graceful stop; a second time, for one that waits for no handler.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any
 
@@ -85,6 +85,10 @@ class Service:
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task that ends with the service, and the service with its error."""
+        return self._supervisor.spawn(name, work)
 
     def _failed(self, error: BaseException) -> None:
         if self._failure is None:

@@ -19,6 +19,7 @@ from ruststream_kinesis.dispatch import Caller, Dispatcher
 from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, StreamNotFound
 from ruststream_kinesis.handlers import Tools
 from ruststream_kinesis.limits import MAX_GET_RECORDS
+from ruststream_kinesis.middlewares import around
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
@@ -144,7 +145,10 @@ class Subscription:
         # A batch is not cut into slices of the usual channel on its way.
         self._channel = Channel(subscriber.workers, max(CAPACITY, subscriber.batch or 0))
         self._threads = HandlerThreads(subscriber.workers, f"handler-{subscriber.stream.name}")
-        publisher = KinesisPublisher(connection, subscriber.policies.reply, subscriber.codec)
+        reply, surroundings = subscriber.policies.reply, subscriber.around
+        if reply is not None and reply.to is not None and reply.batching is not None:
+            surroundings.publishing.check_plain("batched replies", subscriber.stream.name)
+        publisher = KinesisPublisher(connection, reply, subscriber.codec, surroundings.publishing)
         self.copies = Copies(
             subscriber.retry, subscriber.stream.ref, connection, publisher=publisher
         )
@@ -157,10 +161,16 @@ class Subscription:
             stop,
         )
         self.counters = settlement.counters
+        tools = Tools(publisher, Seeker(self.seek), surroundings.context)
+        handler, caller = around(
+            subscriber.handler,
+            Caller(subscriber.handler, tools, self._threads),
+            surroundings.middlewares,
+        )
         self._dispatcher = _dispatcher(
-            subscriber,
+            dataclasses.replace(subscriber, handler=handler),
             self._channel,
-            Caller(subscriber.handler, Tools(publisher, Seeker(self.seek)), self._threads),
+            caller,
             settlement,
             connection.clock,
         )
