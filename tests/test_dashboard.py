@@ -210,9 +210,10 @@ _LEAST_CONTRAST = """(() => {
 
 @pytest.mark.skipif("DASHBOARD_SCREENSHOT" not in os.environ, reason="not asked for")
 def test_the_picture_of_the_documentation(browser_loop: asyncio.Runner, shown: Shown):
-    async def take() -> None:
+    async def take() -> bytes:
         async with shown.of(BusyApp()) as page:
-            await page.run(f"{_UPDATES}(149)")
-            await page.screenshot(Path(os.environ["DASHBOARD_SCREENSHOT"]))
+            await page.size(1280, 1092)
+            await page.run(f"{_UPDATES}(152)")
+            return await page.screenshot()
 
-    browser_loop.run(take())
+    Path(os.environ["DASHBOARD_SCREENSHOT"]).write_bytes(browser_loop.run(take()))

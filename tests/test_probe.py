@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.metrics import app_metrics
 from ruststream_kinesis.probe import Probe
-from tests.support.world import PATIENCE, Call, World
+from tests.support.world import PATIENCE, Call, World, until
 
 if TYPE_CHECKING:
     from ruststream_kinesis import RustStream
@@ -97,8 +97,7 @@ async def test_it_answers_before_a_subscription_is_open(world: World, http: aioh
     app, probe, started = application(world), Probe(ANYWHERE), asyncio.Event()
     running = asyncio.create_task(app.run(signals=False, probe=probe, started=started.set))
     async with asyncio.timeout(PATIENCE):
-        while not any(call.operation == "describe_stream" for call in world.calls):
-            await asyncio.sleep(0)
+        await until(lambda: any(call.operation == "describe_stream" for call in world.calls))
         async with http.get(f"{probe.url}/live") as answer:
             assert answer.status == 200
         async with http.get(f"{probe.url}/ready") as answer:
@@ -131,19 +130,17 @@ async def test_no_request_delays_the_stop(world: World):
     app.title = "x" * 20_000_000
     started = asyncio.Event()
     running = asyncio.create_task(app.run(signals=False, probe=probe, started=started.set))
-    writers = []
+    writers: list[asyncio.StreamWriter] = []
     async with asyncio.timeout(PATIENCE):
         await started.wait()
         port = int((probe.url or "").rpartition(":")[2])
-        for begun in (
-            b"",
-            b"GET /live HTTP/1.1\r\nHost",
-            b"GET /state HTTP/1.1\r\nHost: x\r\n\r\n",
-        ):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writers.append(writer)
+        writer.write(b"GET /state HTTP/1.1\r\nHost: x\r\n\r\n")
+        for begun in (b"", b"GET /live HTTP/1.1\r\nHost"):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
             writers.append(writer)
             writer.write(begun)
-            await writer.drain()
         await reader.readline()
 
         began = loop.time()
@@ -161,7 +158,7 @@ async def test_a_port_in_use_ends_the_start_with_one_line(world: World):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}: ") as it:
+        with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}: another") as it:
             await application(world).run(signals=False, probe=f"127.0.0.1:{port}")
     assert "\n" not in str(it.value)
     assert world.calls == []

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ruststream_kinesis.app import RustStream
     from ruststream_kinesis.broker import KinesisBroker
     from ruststream_kinesis.codec import Codec, JsonCodec
+    from ruststream_kinesis.health import Health
     from ruststream_kinesis.leases import (
         DynamoLeaseStore,
         LeaseKey,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
         Survey,
     )
     from ruststream_kinesis.message import Headers, KinesisMessage
+    from ruststream_kinesis.metrics import app_metrics
     from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
     from ruststream_kinesis.position import KinesisPosition
+    from ruststream_kinesis.probe import Probe
     from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
     from ruststream_kinesis.router import Router
     from ruststream_kinesis.seek import Seeker
@@ -39,6 +42,7 @@ __all__ = [
     "Codec",
     "DynamoLeaseStore",
     "Headers",
+    "Health",
     "JsonCodec",
     "KinesisBroker",
     "KinesisMessage",
@@ -53,6 +57,7 @@ __all__ = [
     "MemoryLeaseStore",
     "Opening",
     "Outcome",
+    "Probe",
     "Router",
     "RustStream",
     "Seeker",
@@ -60,6 +65,7 @@ __all__ = [
     "SubscriptionState",
     "Survey",
     "ack",
+    "app_metrics",
     "drop",
     "retry",
     "retry_after",
@@ -71,6 +77,7 @@ _MODULES = {
     "Codec": "codec",
     "DynamoLeaseStore": "leases",
     "Headers": "message",
+    "Health": "health",
     "JsonCodec": "codec",
     "KinesisBroker": "broker",
     "KinesisMessage": "message",
@@ -85,6 +92,7 @@ _MODULES = {
     "MemoryLeaseStore": "leases",
     "Opening": "leases",
     "Outcome": "outcomes",
+    "Probe": "probe",
     "Router": "router",
     "RustStream": "app",
     "Seeker": "seek",
@@ -92,6 +100,7 @@ _MODULES = {
     "SubscriptionState": "state",
     "Survey": "leases",
     "ack": "outcomes",
+    "app_metrics": "metrics",
     "drop": "outcomes",
     "retry": "outcomes",
     "retry_after": "outcomes",

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ruststream_kinesis.app import RustStream
     from ruststream_kinesis.state import AppState, PublishState, ShardState, SubscriptionState
 
-__all__ = ["AppCollector", "collector_of"]
+__all__ = ["AppCollector", "collector_of", "text_of"]
 
 _PREFIX = "ruststream_kinesis_"
 _BY_SUBSCRIPTION = ("stream", "group")
@@ -99,13 +100,34 @@ class AppCollector(Collector):
         app = self._app()
         if app is None:
             return
-        state = app.state()
-        yield from _of_app(state)
-        yield from _of_subscriptions(state.subscriptions)
-        yield from _of_shards(state.subscriptions)
-        yield from _of_publishing(state.published)
-        if app.handler_times is not None:
-            yield _of_times(app.handler_times)
+        yield from _metrics(app.state(), app.handler_times)
+
+
+class _Taken(Collector):
+    """The metrics of a state that was taken before."""
+
+    def __init__(self, state: AppState, times: HandlerTimes | None) -> None:
+        self._state = state
+        self._times = times
+
+    def collect(self) -> Iterator[Metric]:
+        return _metrics(self._state, self._times)
+
+
+def text_of(state: AppState, times: HandlerTimes | None) -> bytes:
+    """The metrics of a state, as a scrape gets them; from any thread."""
+    registry = CollectorRegistry()
+    registry.register(_Taken(state, times))
+    return generate_latest(registry)
+
+
+def _metrics(state: AppState, times: HandlerTimes | None) -> Iterator[Metric]:
+    yield from _of_app(state)
+    yield from _of_subscriptions(state.subscriptions)
+    yield from _of_shards(state.subscriptions)
+    yield from _of_publishing(state.published)
+    if times is not None:
+        yield _of_times(times)
 
 
 def _of_app(state: AppState) -> Iterator[Metric]:

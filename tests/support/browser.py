@@ -13,7 +13,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -121,10 +120,10 @@ class Page:
                 f"({condition}) ? done() : setTimeout(look, 20); look(); }})"
             )
 
-    async def screenshot(self, path: Path) -> None:
-        """Write what is seen as PNG."""
+    async def screenshot(self) -> bytes:
+        """Return what is seen as PNG."""
         shot = await self.ask("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(shot["data"]))
+        return base64.b64decode(shot["data"])
 
 
 @contextlib.asynccontextmanager
