@@ -158,7 +158,9 @@ async def test_a_port_in_use_ends_the_start_with_one_line(world: World):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}: another") as it:
+        with pytest.raises(
+            ConfigurationError, match=f"cannot listen at 127.0.0.1:{port}: another"
+        ) as it:
             await application(world).run(signals=False, probe=f"127.0.0.1:{port}")
     assert "\n" not in str(it.value)
     assert world.calls == []

@@ -52,11 +52,11 @@ def judge_health(state: AppState, stale_after: float = STALE_AFTER) -> Health:
         reasons += _store(each)
         reasons += [_unread(each, shard, stale) for shard in each.shards if _stale(shard, stale)]
         reasons += _given_up(each)
+        # What is not open yet is part of the service's phase.
         if each.opened and not _reads(each, stale):
             ready = False
             if not each.shards:
                 reasons.append(f"no shard of stream {_name(each)} is held yet")
-        ready = ready and each.opened
     return Health(live, ready, tuple(reasons))
 
 

@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 
 from ruststream_kinesis.errors import ConfigurationError
-from ruststream_kinesis.health import Health
+from ruststream_kinesis.health import Health, judge_health
 from ruststream_kinesis.metrics import app_metrics
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class _Answers:
         return _json(health, status=200 if good(health) else 503)
 
     def _state(self) -> web.Response:
-        return _json({**msgspec.to_builtins(self._app.state()), "health": self._app.health()})
+        state = self._app.state()
+        return _json({**msgspec.to_builtins(state), "health": judge_health(state)})
 
     def _dashboard(self) -> web.Response:
         headers = {"Content-Security-Policy": self._policy}

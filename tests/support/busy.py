@@ -92,9 +92,7 @@ class BusyApp:
 
     def health(self) -> Health:
         """Judged as a real one is."""
-        state = self.state()
-        self.looks -= 1
-        return judge_health(state)
+        return judge_health(self.state())
 
     def _number(self, at: int) -> str:
         return f"49670{at:03}40188172300571{(self.looks * 7919 + at * 104729) % 10**34:034}"
