@@ -204,7 +204,7 @@ def run_observed_section(context: Context) -> None:
             "scraped and shown every second": partial(run, server, plan, watched=True),
             "handlers timed": partial(run, server, plan, timed=True),
         }
-        series = interleave(contenders, 1 if quick else 5, context.progress)
+        series = interleave(contenders, min(context.size.rounds, 5), context.progress)
     base = series["service"]
     table = Table(
         "CPU µs a record of a service that is looked at",
