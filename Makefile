@@ -22,7 +22,7 @@ SERVERS_STAMP := $(SERVERS)/.stamp-kinesis-local-$(KINESIS_LOCAL_VERSION)-dynali
 
 # The folders count too: their time changes when a file leaves them.
 WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
-	$(shell find src python -type f \( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name py.typed \)) \
+	$(shell find src python -type f \( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name py.typed \)) \
 	$(shell find src python -type d ! -name __pycache__)
 # Folders with Python code, as far as they have any.
 CODE := $(foreach folder,python tests examples benches,$(if $(shell find $(folder) -name '*.py' 2>/dev/null | head -n 1),$(folder)))
@@ -139,7 +139,7 @@ $(WHEEL_STAMP): $(DEPS_STAMP) $(WHEEL_SOURCES)
 	rm -rf $(DIST)
 	$(PY) -m maturin build --release --locked --out $(DIST) --interpreter $(PY)
 	$(PIP) uninstall --yes ruststream-kinesis
-	wheel="$$(echo $(DIST)/ruststream_kinesis-*.whl)" && $(PIP) install "$$wheel[cli]"
+	wheel="$$(echo $(DIST)/ruststream_kinesis-*.whl)" && $(PIP) install "$$wheel[cli,prometheus]"
 	@$(PY) -I -c 'import ruststream_kinesis._core as core; assert "site-packages" in core.__file__, core.__file__'
 	@touch $@
 

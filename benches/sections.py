@@ -19,6 +19,7 @@ from benches.cpu import Sample, Series, interleave, ratio
 from benches.endurance import run_endurance_section
 from benches.leases import run_leases_section
 from benches.middlewares import run_middlewares_section
+from benches.observed import run_observed_section
 from benches.pages import ORDINARY, Spec
 from benches.publishing import run_publishing_section
 from benches.report import Check, Report, Table
@@ -333,4 +334,5 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "shards": run_shards_section,
     "waiting": run_waiting_section,
     "testkit": run_testkit_section,
+    "observed": run_observed_section,
 }

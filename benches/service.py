@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from benches.cpu import Sample
     from benches.pages import Spec
     from ruststream_kinesis.leases import LeaseStore
+    from ruststream_kinesis.probe import Probe
 
 # CPU is measured, not time: the pause between two reads (0.2 s by default, for the service's limit
 # of five reads a second and shard) would only make the benchmark slow.
@@ -87,14 +88,17 @@ async def run_app(
 
 
 async def serve_until(
-    app: RustStream, done: asyncio.Event, service: Callable[..., Service] = Service
+    app: RustStream,
+    done: asyncio.Event,
+    service: Callable[..., Service] = Service,
+    probe: Probe | None = None,
 ) -> None:
     """Run an application until `done` is set, then stop it and wait for its clean end.
 
     Raises:
         TimeoutError: It did not get there; the application is cancelled.
     """
-    running = asyncio.create_task(app.run(signals=False, service=service), name="app")
+    running = asyncio.create_task(app.run(signals=False, service=service, probe=probe), name="app")
     waiting = asyncio.create_task(done.wait(), name="done")
     try:
         async with asyncio.timeout(DEADLINE):

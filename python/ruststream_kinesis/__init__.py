@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ruststream_kinesis.broker import KinesisBroker
     from ruststream_kinesis.codec import Codec, JsonCodec
     from ruststream_kinesis.context import Context
+    from ruststream_kinesis.health import Health
     from ruststream_kinesis.leases import (
         DynamoLeaseStore,
         LeaseKey,
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
         Survey,
     )
     from ruststream_kinesis.message import Headers, KinesisMessage
+    from ruststream_kinesis.metrics import app_metrics
     from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
     from ruststream_kinesis.position import KinesisPosition
+    from ruststream_kinesis.probe import Probe
     from ruststream_kinesis.publications import Publication
     from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
     from ruststream_kinesis.router import Router
@@ -42,6 +45,7 @@ __all__ = [
     "Context",
     "DynamoLeaseStore",
     "Headers",
+    "Health",
     "JsonCodec",
     "KinesisBroker",
     "KinesisMessage",
@@ -56,6 +60,7 @@ __all__ = [
     "MemoryLeaseStore",
     "Opening",
     "Outcome",
+    "Probe",
     "Publication",
     "Router",
     "RustStream",
@@ -64,6 +69,7 @@ __all__ = [
     "SubscriptionState",
     "Survey",
     "ack",
+    "app_metrics",
     "drop",
     "retry",
     "retry_after",
@@ -76,6 +82,7 @@ _MODULES = {
     "Context": "context",
     "DynamoLeaseStore": "leases",
     "Headers": "message",
+    "Health": "health",
     "JsonCodec": "codec",
     "KinesisBroker": "broker",
     "KinesisMessage": "message",
@@ -91,6 +98,7 @@ _MODULES = {
     "Opening": "leases",
     "Outcome": "outcomes",
     "Publication": "publications",
+    "Probe": "probe",
     "Router": "router",
     "RustStream": "app",
     "Seeker": "seek",
@@ -98,6 +106,7 @@ _MODULES = {
     "SubscriptionState": "state",
     "Survey": "leases",
     "ack": "outcomes",
+    "app_metrics": "metrics",
     "drop": "outcomes",
     "retry": "outcomes",
     "retry_after": "outcomes",

@@ -6,12 +6,14 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Self, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.codec import Codec
 from ruststream_kinesis.context import AppContext
 from ruststream_kinesis.errors import ConfigurationError, NotConnected
+from ruststream_kinesis.health import STALE_AFTER, Health, judge_health
 from ruststream_kinesis.hosting import running_in
 from ruststream_kinesis.lifespan import Lifespan, LifespanRun, check_lifespan
 from ruststream_kinesis.limits import check_seconds
@@ -26,7 +28,11 @@ from ruststream_kinesis.settlement import Counters
 from ruststream_kinesis.signals import listening
 from ruststream_kinesis.state import AppState
 from ruststream_kinesis.stream import KinesisStream, StreamRef
-from ruststream_kinesis.wording import label
+from ruststream_kinesis.times import HandlerTimes
+from ruststream_kinesis.wording import kind, label
+
+if TYPE_CHECKING:
+    from ruststream_kinesis.probe import Probe
 
 __all__ = ["RustStream"]
 
@@ -39,6 +45,16 @@ ServiceFactory = Callable[
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 P = TypeVar("P", bound=PublishMiddleware)
+
+
+def _probing(app: RustStream, probe: Probe | str | None) -> AbstractAsyncContextManager[object]:
+    if probe is None:
+        return contextlib.nullcontext()
+    # Brings aiohttp, which nobody else waits for.
+    from ruststream_kinesis.probe import Probe  # noqa: PLC0415 - as above
+
+    found = Probe(probe) if isinstance(probe, str) else probe
+    return found.serving(app)
 
 
 class _Run:
@@ -92,6 +108,12 @@ class RustStream(Router):
         self._on_startup: list[Hook] = []
         self._on_shutdown: list[Hook] = []
         self._service: Service | None = None
+        self._began = 0.0
+        """When the run began, on the monotonic clock."""
+        self._failure: BaseException | None = None
+        """What ended the last run."""
+        self.handler_times: HandlerTimes | None = None
+        """Where it is set, handlers of the next run are timed; see `metrics.app_metrics`."""
         self._coming: _Run | None = None
         """The run that was asked for last, until it is over."""
 
@@ -166,6 +188,7 @@ class RustStream(Router):
         signals: bool = True,
         started: Callable[[], object] | None = None,
         service: ServiceFactory = Service,
+        probe: Probe | str | None = None,
     ) -> Coroutine[Any, Any, None]:
         """Runs the service until SIGTERM, SIGINT, `stop()`, cancellation or a failure.
 
@@ -178,6 +201,8 @@ class RustStream(Router):
             started: Called once every subscription is open: a record that is published from then
                 on is read.
             service: Makes the service from broker, subscribers, hooks and shutdown timeout.
+            probe: Where to answer health checks and show the dashboard while it runs, as
+                `HOST:PORT` or a `Probe`.
 
         Raises:
             StreamNotFound: A stream does not exist.
@@ -190,7 +215,7 @@ class RustStream(Router):
         coming = _Run()
         if self._service is None:
             self._coming = coming
-        return self._run(coming, signals, started, service)
+        return self._run(coming, signals, started, service, probe)
 
     async def _run(
         self,
@@ -198,11 +223,16 @@ class RustStream(Router):
         signals: bool,
         started: Callable[[], object] | None,
         service: ServiceFactory,
+        probe: Probe | str | None,
     ) -> None:
         if self._service is not None:
             raise ConfigurationError("the service runs already")
+        times, self._failure = self.handler_times, None
+        self._began = self.broker.connection.clock.monotonic()
         around = Around(tuple(self._middlewares), self._publishing, self.context)
-        subscribers = [each.within(around) for each in self.subscribers]
+        subscribers: Sequence[Subscriber] = [each.within(around) for each in self.subscribers]
+        if times is not None:
+            subscribers = times.timing(subscribers)
         life = LifespanRun(
             self._lifespan, self, self.context, [each.handler for each in subscribers]
         )
@@ -225,12 +255,18 @@ class RustStream(Router):
             with listening(running.request_stop) if signals else contextlib.nullcontext():
                 if coming.stop_asked:
                     running.request_stop()
-                await running.run(started)
+                async with _probing(self, probe):
+                    await running.run(started)
+        except BaseException as error:
+            self._failure = error if isinstance(error, Exception) else None
+            raise
         finally:
             self._service = self._coming = None
 
     @contextlib.asynccontextmanager
-    async def running(self, *, service: ServiceFactory = Service) -> AsyncIterator[Self]:
+    async def running(
+        self, *, service: ServiceFactory = Service, probe: Probe | str | None = None
+    ) -> AsyncIterator[Self]:
         """Runs the service within a host that has a life of its own, such as a web application.
 
         The block begins when every subscription is open, and the service is stopped at its end. It
@@ -239,12 +275,14 @@ class RustStream(Router):
 
         Args:
             service: As for `run`.
+            probe: As for `run`; a web application may rather answer from `health()` itself.
 
         Raises:
             Exception: As `run` does: what the start raised, what ended the service, `StopTimeout`.
         """
         async with running_in(
-            lambda started: self.run(signals=False, started=started, service=service), self.stop
+            lambda started: self.run(signals=False, started=started, service=service, probe=probe),
+            self.stop,
         ):
             yield self
 
@@ -263,7 +301,8 @@ class RustStream(Router):
 
     def state(self) -> AppState:
         """What the application is at: shards, lag, held records, waiting copies, counts."""
-        service = self._service
+        service, connection = self._service, self.broker.connection
+        failure = self._failure if service is None else service.failure
         return AppState(
             title=self.title,
             version=self.version,
@@ -271,7 +310,23 @@ class RustStream(Router):
             subscriptions=()
             if service is None
             else tuple(subscription.state for subscription in service.subscriptions),
+            instance=connection.owner_id,
+            phase="stopped" if service is None else service.phase,
+            running_for=None if service is None else connection.clock.monotonic() - self._began,
+            failure=None if failure is None else kind(failure),
+            published=connection.collectors.state,
         )
+
+    def health(self, stale_after: float = STALE_AFTER) -> Health:
+        """Whether the service lives, reads, and what is wrong with it.
+
+        Asked on the service's own event loop, an answer says by itself that the loop turns.
+
+        Args:
+            stale_after: Seconds without an answer to a read after which a shard counts as not read;
+                for a subscription whose `poll_interval` is long, three of those.
+        """
+        return judge_health(self.state(), stale_after)
 
     @property
     def counters(self) -> dict[str, Counters]:

@@ -16,6 +16,7 @@ from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.holding import Holding
+from ruststream_kinesis.wording import fields
 
 __all__ = ["LOOK", "drain"]
 
@@ -50,4 +51,5 @@ async def drain(holding: Holding, channel: Channel, copies: Copies, clock: Clock
                 shard.shard_id,
                 shard.stream,
                 shard.watermark.open - shard.watermark.held,
+                extra=fields(shard.stream, shard.shard_id),
             )

@@ -101,6 +101,16 @@ def run(
             help="Least level that is logged: debug, info, warning or error.",
         ),
     ] = LogLevel.INFO,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RUSTSTREAM_PROBE",
+            metavar="HOST:PORT",
+            help="Answer health checks and metrics there, and show a dashboard, for example "
+            "127.0.0.1:8080.",
+            show_default=False,
+        ),
+    ] = None,
     debug: Annotated[
         bool,
         typer.Option("--debug", envvar="RUSTSTREAM_DEBUG", help="Show the traceback of a failure."),
@@ -122,6 +132,7 @@ def run(
         # A flag can only add them: without it, the application decides.
         test_credentials=test_credentials or None,
         log_level=log_level.upper(),
+        probe=probe,
         debug=debug,
     )
     raise typer.Exit(code)

@@ -31,6 +31,7 @@ def run_service(
     endpoint_url: str | None,
     test_credentials: bool | None,
     log_level: str,
+    probe: str | None = None,
     debug: bool,
 ) -> int:
     """Loads and runs an application until a signal or a failure.
@@ -41,6 +42,7 @@ def run_service(
         endpoint_url: See above.
         test_credentials: See above.
         log_level: Name of the least level that is logged.
+        probe: Where to answer about the service, as `HOST:PORT`.
         debug: Let an error through as it is, with its traceback.
 
     Returns:
@@ -53,7 +55,7 @@ def run_service(
             region=region, endpoint_url=endpoint_url, test_credentials=test_credentials
         )
         _log_to_stderr(log_level)
-        asyncio.run(_run(app))
+        asyncio.run(_run(app, probe))
     except KinesisError as error:
         if debug:
             raise
@@ -66,7 +68,7 @@ def run_service(
     return 0
 
 
-async def _run(app: RustStream) -> None:
+async def _run(app: RustStream, probe: str | None) -> None:
     counters: Mapping[str, Counters] = {}
 
     def started() -> None:
@@ -84,7 +86,7 @@ async def _run(app: RustStream) -> None:
             logger.warning("%s %s reads nothing: it declares no subscriber", app.title, app.version)
 
     try:
-        await app.run(started=started)
+        await app.run(started=started, probe=probe)
     finally:
         for name, count in counters.items():
             logger.info("%s: %s", name, _told(count))
