@@ -277,8 +277,9 @@ class Channel:
         if not len(run):
             return True
         turn = _Turn(run)
-        self._waiting.append(turn)
-        self._pump()
+        if not self._closed:
+            self._waiting.append(turn)
+            self._pump()
         if not turn.done.done():
             try:
                 await turn.done
@@ -375,7 +376,9 @@ class Channel:
         shard.ceiling = min(shard.ceiling, shard.started)
 
     def close(self) -> None:
-        """Nothing more is let in: takers drain their lanes and then get `None`."""
+        """No page is let in any more: takers drain their lanes, and what is left of aggregates that
+        are in in part, and then get `None`.
+        """
         self._closed = True
         self._waiting = deque(turn for turn in self._waiting if turn.is_rest)
         self._end_if_done()

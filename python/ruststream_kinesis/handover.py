@@ -3,7 +3,8 @@
 Invariants:
 
 * A shard that is handed over in peace repeats nothing. Its checkpoint covers every delivery that was
-  started: those older, in the shard, than the newest started one are run too, and nothing newer is.
+  started: those older, in the shard, than the newest started one are run too, and the rest of its
+  aggregate, and nothing newer is.
 * While a handler of the shard runs it is not let go, whether or not a rewind made its delivery void.
 """
 

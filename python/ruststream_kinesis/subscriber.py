@@ -311,7 +311,7 @@ class Subscription:
         await self._source.stop_reading()
 
     async def drain(self, timeout: float) -> list[str]:
-        """Lets running handlers finish, and what is older than them in their shards.
+        """Lets running handlers finish, and what is older than them or of the same aggregate.
 
         Args:
             timeout: Seconds; then they are cancelled, which leaves their records open.
