@@ -51,14 +51,17 @@ build: $(WHEEL_STAMP) ## Set up .venv, build the release wheel and install it th
 demo: build ## Run the example service on the in-process log; ends by itself
 	$(PY) -m examples.demo
 
+# Processes that share the tests: some of those with real servers only wait for leases to run out.
+JOBS ?= 2
+
 .PHONY: test
 test: build servers ## Run the Rust tests, then the Python suite (REQUIRE_LIVE=1: a missing server fails)
 	$(CARGO_ENV) cargo test --locked
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: live-stock
 live-stock: build servers ## Run the live suite with every call by aiobotocore's own way
-	REQUIRE_LIVE=1 LIVE_TRANSPORT=botocore $(PY) -m pytest -m live
+	REQUIRE_LIVE=1 LIVE_TRANSPORT=botocore $(PY) -m pytest -n $(JOBS) --dist worksteal -m live
 
 # A number of seeds, or `seed=N` to replay one of them.
 SEEDS ?= 1000
