@@ -132,6 +132,12 @@ impl Segment {
         Some(word * WORD + bits.trailing_zeros() as usize)
     }
 
+    /// The last delivery that shares the sequence number of this one, if the page has this one.
+    #[must_use]
+    pub fn run_last(&self, index: usize) -> Option<usize> {
+        (index < self.numbers.len()).then(|| self.numbers.run_last(index))
+    }
+
     /// The first delivery that shares the sequence number of this one.
     #[must_use]
     pub fn run_start(&self, index: usize) -> usize {

@@ -110,6 +110,16 @@ impl SequenceNumbers {
         self.runs.partition_point(|&other| other < run)
     }
 
+    /// The last delivery that shares the number of this one.
+    #[must_use]
+    pub fn run_last(&self, index: usize) -> usize {
+        if !self.shared {
+            return index;
+        }
+        let run = self.runs[index];
+        self.runs.partition_point(|&other| other <= run) - 1
+    }
+
     /// Bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
@@ -152,7 +162,7 @@ mod tests {
         assert_eq!(numbers.get(1), "100");
         assert_eq!(numbers.before(0), None);
         assert_eq!(numbers.before(2), Some("100"));
-        assert_eq!(numbers.run_start(2), 2);
+        assert_eq!((numbers.run_start(2), numbers.run_last(2)), (2, 2));
     }
 
     #[test]
@@ -166,6 +176,8 @@ mod tests {
         assert_eq!(before, expected);
         let starts: Vec<_> = (0..6).map(|i| numbers.run_start(i)).collect();
         assert_eq!(starts, [0, 1, 1, 1, 4, 5]);
+        let lasts: Vec<_> = (0..6).map(|i| numbers.run_last(i)).collect();
+        assert_eq!(lasts, [0, 3, 3, 3, 4, 5]);
     }
 
     #[test]

@@ -174,6 +174,24 @@ impl Watermark {
         self.next_place
     }
 
+    /// The last place that has to be settled for the position to reach the record of `place`.
+    ///
+    /// Further than `place` only within an aggregated record; `place` itself where nothing of its
+    /// record behind it is open.
+    #[must_use]
+    pub fn last_of_record(&self, place: u64) -> u64 {
+        if let Some((base, segment)) = self.segments.range(..=place).next_back() {
+            if let Some(last) = segment.run_last(index(*base, place)) {
+                return base + last as u64;
+            }
+        }
+        self.stragglers
+            .range(place..)
+            .take_while(|(_, straggler)| straggler.run_start <= place)
+            .last()
+            .map_or(place, |(last, _)| *last)
+    }
+
     /// Place of the oldest open delivery.
     #[must_use]
     pub fn oldest_open(&self) -> Option<u64> {

@@ -138,7 +138,11 @@ def test_what_is_not_of_the_type_does_not_decode(kind: Any, payload: bytes):
         JsonCodec().decoder(kind)(payload)
 
 
-@pytest.mark.parametrize("value", [Plain(), {"a": Plain()}, [object()], {1, Plain()}], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [Plain(), {"a": Plain()}, [object()], {1, Plain()}],
+    ids=["object", "in a dict", "in a list", "in a set"],
+)
 def test_what_has_no_json_form_is_a_type_error(value: Any):
     with pytest.raises(TypeError, match=r"Plain|object"):
         JsonCodec().encode(value)

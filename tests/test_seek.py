@@ -213,7 +213,7 @@ async def test_waiting_copies_are_cancelled_and_their_records_come_again():
         await app.seeker("orders").seek(HORIZON)
         assert subscription.copies.waiting == 0
         await until(lambda: seen == [1, 1])
-        await it.clock.advance(7200)
+        await it.clock.advance(300)
     assert len(it.records("orders")) == 1
     assert await it.checkpoint() == "1"
 
@@ -242,7 +242,7 @@ async def test_copies_of_records_before_the_new_position_are_cancelled_and_do_no
         service = app._service
         assert service is not None
         assert service.subscriptions[0].copies.waiting == 0
-        await it.clock.advance(7200)
+        await it.clock.advance(300)
     assert seen == [1, 2, 2]
     assert len(it.records("orders")) == 2
     assert await it.checkpoint() == "2"

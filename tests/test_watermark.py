@@ -279,3 +279,29 @@ def test_case_w4_a_running_delivery_does_not_keep_its_page_either() -> None:
         watermark.settle_range(place + 1, place + 1_000)
     assert resident_bytes() - before < 2_000 * 2_048
     assert (watermark.open, watermark.held) == (2_000, 0)
+
+
+class TestLastOfRecord:
+    def test_it_is_the_last_of_the_aggregate(self):
+        watermark = Watermark()
+        watermark.deliver_numbers(["1", "2", "2", "2", "3"])
+        assert [watermark.last_of_record(place) for place in range(5)] == [0, 3, 3, 3, 4]
+        assert watermark.last_of_record(9) == 9
+
+    @pytest.mark.parametrize("pages", [1, 3])
+    def test_it_is_known_as_long_as_something_of_the_record_is_open(self, pages: int):
+        """Of a page with few open deliveries only those are kept."""
+        watermark = Watermark()
+        for page in range(pages):
+            numbers = [f"{page}-{n}" for n in range(1_000)]
+            watermark.deliver_numbers([*numbers, *[f"{page}-whole"] * 10, f"{page}-end"])
+        whole = range(1_000, 1_010)
+        watermark.settle_range(0, 1_005)
+        watermark.settle(1_010)
+        for place in whole:
+            assert watermark.last_of_record(place) == 1_009
+        watermark.settle(1_009)
+        # Nobody waits for what is settled.
+        assert watermark.last_of_record(1_005) in (1_008, 1_009)
+        watermark.settle_range(1_005, 1_009)
+        assert watermark.position == "0-end"

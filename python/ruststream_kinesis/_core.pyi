@@ -215,6 +215,13 @@ class Page:
             IndexError: There is no such record.
         """
 
+    def last_of_record(self, index: int) -> int:
+        """The last delivery out of the same record of the log: of the same aggregate, or itself.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+
     def arrival(self, index: int) -> float | None:
         """When the service took the record, in seconds since the epoch.
 
@@ -535,6 +542,13 @@ class Watermark:
     @property
     def next_place(self) -> int:
         """The place that the next delivery will get."""
+
+    def last_of_record(self, place: int) -> int:
+        """The last place that has to be settled before `position` reaches the record of `place`.
+
+        Further than `place` only within an aggregate; `place` itself where nothing of its record
+        behind it is open.
+        """
 
     @property
     def oldest_open(self) -> int | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -67,6 +68,10 @@ class DeliveryShard(Protocol):
 
     unread: bool
     """Its reader came to its end, and is not started again yet: the shard waits for what is open."""
+
+    def last_of_record(self, place: int) -> int:
+        """The last place of the record of the log that a delivery is out of."""
+        ...
 
     def ack_range(self, start: int, stop: int) -> None:
         """Settles the deliveries at `start` up to, not including, `stop`."""
@@ -123,13 +128,32 @@ class Run:
 class _Turn:
     """A page on its way in, and how much of it is in already."""
 
-    __slots__ = ("done", "run", "start")
+    __slots__ = ("done", "is_rest", "run", "start")
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.start = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """All of it is in, or it is void."""
+        self.is_rest = False
+        """Nobody reads on; what is left here belongs to an aggregate that is in already in part."""
+
+    def leave_rest(self) -> bool:
+        """Its reader ends: all but the rest of the aggregate that was cut through is left out.
+
+        Returns:
+            Whether there is such a rest.
+        """
+        run, start = self.run, self.start
+        if self.is_rest or not start:
+            return self.is_rest
+        stop = bisect_right(run.indices, run.page.last_of_record(run.indices[start - 1]))
+        if stop == start:
+            return False
+        self.run = Run(run.shard, run.generation, run.page, run.base, run.indices[start:stop])
+        self.start, self.is_rest = 0, True
+        self.done = asyncio.get_running_loop().create_future()
+        return True
 
 
 class Channel:
@@ -186,7 +210,7 @@ class Channel:
     @property
     def closed(self) -> bool:
         """Whether no more runs will come."""
-        return self._closed
+        return self._closed and not self._waiting
 
     def deal_late(self) -> None:
         """Deals slices to the lanes only while handlers wait. Who asks for it tells, by `deal`."""
@@ -205,7 +229,7 @@ class Channel:
                 self._to_deal, self.asks = _CALM, False
             return False
         lanes = len(self._lanes)
-        if lanes == 1 or self._closed:
+        if lanes == 1 or self.closed:
             # Workers without anything have ended by then: the rest is for the one that is left.
             return False
         self._undealt, self._refill = False, self._pump_soon
@@ -240,7 +264,9 @@ class Channel:
     async def feed(self, run: Run) -> bool:
         """Hands a page over, slice by slice as slots become free, in turn with other readers.
 
-        Cancelled, it leaves out what is not in yet. Nothing of it comes into a closed channel.
+        Cancelled, it leaves out what is not in yet, but for the rest of an aggregate that is in in
+        part: who lets go of the shard may have to handle that. Nothing of it comes into a closed
+        channel.
 
         Returns:
             Whether all of it is in and its stamp still counts.
@@ -258,7 +284,7 @@ class Channel:
                 await turn.done
             finally:
                 # Cancelled while it waited: in any other case it has left already.
-                if turn in self._waiting:
+                if turn in self._waiting and not turn.leave_rest():
                     self._waiting.remove(turn)
         return shard.generation == generation
 
@@ -287,7 +313,7 @@ class Channel:
             await asyncio.sleep(0)
             self._turn_ends = loop.time() + _TURN
         while not queue:
-            if self._closed or self._roused[lane]:
+            if self.closed or self._roused[lane]:
                 self._roused[lane] = False
                 return None
             if self._waiting and self._free and self._undealt:
@@ -331,16 +357,21 @@ class Channel:
     def limit(self, shards: Iterable[DeliveryShard]) -> None:
         """Starts no delivery that is newer, in its shard, than the newest one already started.
 
-        Older ones still run, so that the checkpoint covers everything that ran: a clean stop or
-        hand-over repeats nothing. What is left is the next owner's.
+        Older ones still run, and the rest of its aggregate, so that the checkpoint covers everything
+        that ran: a clean stop or hand-over repeats nothing. What is left is the next owner's.
         """
         self.catch_up()
         for shard in shards:
-            shard.ceiling = min(shard.ceiling, shard.started)
+            last = shard.started if shard.started < 0 else shard.last_of_record(shard.started)
+            shard.ceiling = min(shard.ceiling, last)
 
     def close(self) -> None:
-        """No more runs will come: takers drain their lanes and then get `None`."""
+        """Nothing more is let in: takers drain their lanes and then get `None`."""
         self._closed = True
+        self._waiting = deque(turn for turn in self._waiting if turn.is_rest)
+        self._rouse_all()
+
+    def _rouse_all(self) -> None:
         for lane in range(len(self._lanes)):
             self._rouse(lane)
 
@@ -350,9 +381,9 @@ class Channel:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Cuts slices while it is worth it; a closed channel takes nothing more."""
+        """Cuts slices while it is worth it."""
         self._pumping = False
-        while self._waiting and not self._closed and self._worth_it():
+        while self._waiting and self._worth_it():
             self._cut()
 
     def _worth_it(self) -> bool:
@@ -361,11 +392,13 @@ class Channel:
     def _cut(self) -> None:
         """The next slice of the page that is first in turn, as long as there are slots."""
         turn = self._waiting.popleft()
-        run, start = turn.run, turn.start
-        if turn.done.done() or not _valid(run):
-            # Its reader is being cancelled, or what it read is void: none of it comes in any more.
+        if not _valid(turn.run) or (turn.done.done() and not turn.leave_rest()):
+            # What it read is void, or its reader is being cancelled: none of it comes in any more.
             _wake(turn.done)
+            if self.closed:
+                self._rouse_all()
             return
+        run, start = turn.run, turn.start
         stop = turn.start = min(start + self._free, len(run))
         if stop < len(run):
             self._waiting.append(turn)
@@ -377,6 +410,9 @@ class Channel:
             if len(indices) == len(run)
             else Run(run.shard, run.generation, run.page, run.base, indices)
         )
+        if self.closed:
+            # Nobody waits for the rest of an aggregate any more.
+            self._rouse_all()
 
     def _deal_no_more(self) -> None:
         """From here on everything goes to lane 0; called while nothing is queued or runs."""

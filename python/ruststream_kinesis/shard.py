@@ -126,6 +126,10 @@ class HeldShard:
         if self.finished and not self.writing:
             self._moved(self)
 
+    def last_of_record(self, place: int) -> int:
+        """The last place of the record of the log, an aggregate maybe, that a delivery is out of."""
+        return self.watermark.last_of_record(place)
+
     def ack(self, place: int) -> None:
         """Settles the delivery at `place`: the checkpoint moves if no earlier one is open."""
         if self._settle(place) and not self.writing:

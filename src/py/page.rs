@@ -140,6 +140,11 @@ impl Page {
         Ok(self.0.sequence_numbers().get(index))
     }
 
+    fn last_of_record(&self, index: Int) -> PyResult<usize> {
+        let index = self.0.index(index.index())?;
+        Ok(self.0.sequence_numbers().run_last(index))
+    }
+
     fn arrival(&self, index: Int) -> PyResult<Option<f64>> {
         Ok(self.0.arrival(self.0.index(index.index())?))
     }

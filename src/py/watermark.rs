@@ -80,6 +80,10 @@ impl Watermark {
         lock(&self.0).next_place()
     }
 
+    fn last_of_record(&self, place: Int) -> u64 {
+        lock(&self.0).last_of_record(place.place())
+    }
+
     #[getter]
     fn oldest_open(&self) -> Option<u64> {
         lock(&self.0).oldest_open()

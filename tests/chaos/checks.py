@@ -175,10 +175,11 @@ def _late(tenures: Tenures, process: str, handling: Handled) -> float:
 
 def repeats(story: Story, tenures: Tenures) -> list[Repeat]:
     """Every handling of a record but its first, with what it comes from."""
-    records: dict[tuple[str, str], list[tuple[str, Handled]]] = defaultdict(list)
+    # Records of an aggregate share its sequence number.
+    records: dict[tuple[str, str, int], list[tuple[str, Handled]]] = defaultdict(list)
     for process, lines in story.handled.items():
         for each in lines:
-            records[each.shard_id, each.sequence_number].append((process, each))
+            records[each.shard_id, each.sequence_number, each.n].append((process, each))
     found = []
     for handlings in records.values():
         handlings.sort(key=lambda pair: pair[1].begin)

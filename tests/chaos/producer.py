@@ -1,7 +1,8 @@
 """The producer: `python -m tests.chaos.producer`, configured by the environment.
 
-It puts numbered records through a plain client, never through our own code. A key has one record on
-its way at most, and its next number is put only when the last one was answered for.
+It puts numbered records through a plain client, never through our own code; some of them are
+aggregates of the next few numbers of their key, packed by somebody else's library too. A key has one
+record on its way at most, and its next number is put only when the last one was answered for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from aws_kinesis_agg.aggregator import RecordAggregator
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.chaos.book import Numbered, Pen, Put
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 
 KEYS = 40
 # A round puts records of some keys in one call: about a hundred records a second.
-ROUND, LEAST, MOST = 0.25, 10, 40
+ROUND, LEAST, MOST = 0.25, 6, 24
+# So many of a round are aggregates, of so many records at most.
+PACKED, IN_ONE = 0.2, 6
 
 
 async def produce(url: str, stream: str, pen: Pen, rng: random.Random) -> None:
@@ -37,9 +41,12 @@ async def produce(url: str, stream: str, pen: Pen, rng: random.Random) -> None:
     async with aws.connect(url) as client:
         while not stopping.is_set():
             keys = rng.sample(sorted(following), rng.randint(LEAST, MOST))
+            counts = [
+                rng.randint(2, IN_ONE) if rng.random() < PACKED else 1 for _ in range(len(keys))
+            ]
             records: list[PutRecordsRequestEntryTypeDef] = [
-                {"Data": msgspec.json.encode(Numbered(key, following[key])), "PartitionKey": key}
-                for key in keys
+                {"Data": _data(key, following[key], count), "PartitionKey": key}
+                for key, count in zip(keys, counts, strict=True)
             ]
             try:
                 answer = await client.client.put_records(StreamName=stream, Records=records)
@@ -48,12 +55,25 @@ async def produce(url: str, stream: str, pen: Pen, rng: random.Random) -> None:
                 print(f"a put failed: {error!r}", flush=True)  # noqa: T201 - read by people
                 continue
             now = time.monotonic()
-            for key, result in zip(keys, answer["Records"], strict=True):
+            for key, count, result in zip(keys, counts, answer["Records"], strict=True):
                 if "SequenceNumber" in result:
-                    n, following[key] = following[key], following[key] + 1
-                    pen.write(Put(key, n, result["ShardId"], result["SequenceNumber"], now))
+                    first, following[key] = following[key], following[key] + count
+                    for n in range(first, first + count):
+                        pen.write(Put(key, n, result["ShardId"], result["SequenceNumber"], now))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), ROUND)
+
+
+def _data(key: str, first: int, count: int) -> bytes:
+    """So many records of a key from a number on: one as it is, more of them as an aggregate."""
+    payloads = [msgspec.json.encode(Numbered(key, n)) for n in range(first, first + count)]
+    if count == 1:
+        return payloads[0]
+    packed = RecordAggregator()
+    for payload in payloads:
+        packed.add_user_record(key, payload)
+    _, _, data = packed.clear_and_get().get_contents()
+    return bytes(data)
 
 
 def main() -> None:

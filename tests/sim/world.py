@@ -17,6 +17,7 @@ from tests.sim.kinesis import Kinesis, Shard
 from tests.sim.leases import Storage
 from tests.sim.loop import Scheduler
 from tests.sim.network import FAIR
+from tests.sim.readers import LEASE
 from tests.sim.seeded import determined
 from tests.sim.storm import Storm
 from tests.sim.tables import FEW_ROWS
@@ -276,8 +277,9 @@ class World:
             self.scheduler.fail(f"{instance} did not stop well: {instance.error!r}")
         for monitor in self.fleet.all:
             for shard_id, each in monitor.latest.items():
-                # One that nobody heard of runs out by itself.
+                # One that nobody heard of, or that was not renewed, runs out by itself.
                 known = each.process is instance.process and each.token in each.process.known
+                known = known and self.scheduler.now - each.touched < LEASE
                 unfinished = monitor.checkpoints.get(shard_id) != SHARD_END
                 if known and unfinished and not each.released:
                     self.scheduler.fail(f"{instance} stopped and still owns {shard_id}")

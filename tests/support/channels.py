@@ -38,6 +38,10 @@ class FakeShard:
     fed: int = 0
     """Places whose run came into a channel of `channel_of`."""
 
+    def last_of_record(self, place: int) -> int:
+        """No aggregates here."""
+        return place
+
     def ack(self, place: int) -> None:
         """Not used here."""
 

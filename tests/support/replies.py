@@ -121,6 +121,10 @@ class Exchange(Protocol):
 class Reply:
     """Something to send back."""
 
+    def __repr__(self) -> str:
+        # The name of a test must hold no address: the processes of one run collect the same names.
+        return type(self).__name__
+
     async def send(self, exchange: Exchange) -> web.StreamResponse:
         """Send it."""
         raise NotImplementedError

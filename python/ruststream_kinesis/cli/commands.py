@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ruststream_kinesis.cli.connecting import Debug, EndpointUrl, Profile, Region, TestCredentials
 from ruststream_kinesis.cli.writing import add_commands
 
 __all__ = ["cli"]
@@ -72,33 +73,10 @@ def run(
         ),
     ],
     *,
-    endpoint_url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUSTSTREAM_ENDPOINT_URL",
-            metavar="URL",
-            help="Talk to this endpoint, for example of a local server.",
-            show_default=False,
-        ),
-    ] = None,
-    region: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUSTSTREAM_REGION",
-            metavar="NAME",
-            help="AWS region, whatever the application names. Where neither names one, AWS_REGION "
-            "and the profile do.",
-            show_default=False,
-        ),
-    ] = None,
-    test_credentials: Annotated[
-        bool,
-        typer.Option(
-            "--test-credentials",
-            envvar="RUSTSTREAM_TEST_CREDENTIALS",
-            help="Sign with made-up credentials: for a local server, which checks none.",
-        ),
-    ] = False,
+    endpoint_url: EndpointUrl = None,
+    region: Region = None,
+    profile: Profile = None,
+    test_credentials: TestCredentials = False,
     log_level: Annotated[
         LogLevel,
         typer.Option(
@@ -130,10 +108,7 @@ def run(
             "--reload", help="For development: start again when a *.py below here changes."
         ),
     ] = False,
-    debug: Annotated[
-        bool,
-        typer.Option("--debug", envvar="RUSTSTREAM_DEBUG", help="Show the traceback of a failure."),
-    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Run a service until Ctrl-C or SIGTERM.
 
@@ -148,6 +123,7 @@ def run(
         target,
         region=region,
         endpoint_url=endpoint_url,
+        profile=profile,
         # A flag can only add them: without it, the application decides.
         test_credentials=test_credentials or None,
         log_level=log_level.upper(),

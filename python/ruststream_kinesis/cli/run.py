@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ruststream_kinesis.app import RustStream
+from ruststream_kinesis.cli.connecting import session_of
+from ruststream_kinesis.cli.explaining import explained
 from ruststream_kinesis.cli.loading import NoTarget, load_app
 from ruststream_kinesis.cli.logs import WORKER, LogFormat, log_to_stderr, say
-from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.settlement import Counters
 
 __all__ = ["RunOptions", "run_service"]
@@ -32,8 +33,9 @@ class RunOptions:
     target: str
     """`MODULE:APP`."""
     region: str | None = None
-    """Replaces the application's; `None` leaves it. So do the next two."""
+    """Replaces the application's; `None` leaves it. So do the next three."""
     endpoint_url: str | None = None
+    profile: str | None = None
     test_credentials: bool | None = None
     log_level: str = "INFO"
     """Name of the least level that is logged."""
@@ -51,6 +53,8 @@ class RunOptions:
             given += ["--region", self.region]
         if self.endpoint_url is not None:
             given += ["--endpoint-url", self.endpoint_url]
+        if self.profile is not None:
+            given += ["--profile", self.profile]
         if self.test_credentials:
             given.append("--test-credentials")
         if self.debug:
@@ -66,28 +70,36 @@ def run_service(options: RunOptions) -> int:
         `MODULE:APP`; either is on stderr in one line.
     """
     try:
+        if options.profile is not None:
+            _use_profile(options.profile)
         app = load_app(options.target)
         app.broker.override(
             region=options.region,
             endpoint_url=options.endpoint_url,
+            session=session_of(options.profile),
             test_credentials=options.test_credentials,
         )
         log_to_stderr(options.log_level, options.log_format)
         if WORKER in os.environ:
             _end_with_parent()
         asyncio.run(_run(app))
-    except KinesisError as error:
-        if options.debug:
-            raise
-        say(str(error), options.log_format)
-        return _WRONG if isinstance(error, NoTarget) else _FAILED
     except Exception as error:
-        # The application's own: a startup hook, a lease store.
+        # Ours, or the application's own: a startup hook, a lease store.
         if options.debug:
             raise
-        say(f"{type(error).__name__}: {error} (--debug shows where)", options.log_format)
-        return _FAILED
+        say(explained(error), options.log_format)
+        return _WRONG if isinstance(error, NoTarget) else _FAILED
     return 0
+
+
+def _use_profile(name: str) -> None:
+    """Makes it the profile of this process, so that the application's own clients have it, too.
+
+    Its lease store is one of them. Keys in the environment give way, as they do to `aws --profile`.
+    """
+    os.environ["AWS_PROFILE"] = name
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        os.environ.pop(key, None)
 
 
 def _end_with_parent() -> None:
