@@ -25,6 +25,8 @@ __all__ = ["order_of", "redrive_stream"]
 
 # The records of a key wait for one another: what is to be put together is there at once.
 _LINGER = 0.005
+# Records a request: see `put.py`.
+_BATCH = 100
 
 
 def order_of(
@@ -76,7 +78,7 @@ async def redrive_stream(connection: Connection, order: Order, *, as_json: bool)
     # Whatever is missing is said before the first record.
     await patiently(lambda: record_limit(connection, order.target), connection.clock)
     told = Redriven(order.source.name, order.target.name, order.dry_run)
-    publisher = KinesisPublisher(connection, KinesisPublish(batch=500, linger=_LINGER))
+    publisher = KinesisPublisher(connection, KinesisPublish(batch=_BATCH, linger=_LINGER))
     stop = asyncio.Event()
     work: asyncio.Task[None] | None = None
 
@@ -103,10 +105,18 @@ async def redrive_stream(connection: Connection, order: Order, *, as_json: bool)
         if not work.cancelled():
             work.result()
     finally:
-        _report(order, told, as_json=as_json)
+        # Where it failed before the first record, the failure says all.
+        if told.read or not _failed(work):
+            _report(order, told, as_json=as_json)
     if stop.is_set():
         return INTERRUPTED
     return 1 if told.failed else 0
+
+
+def _failed(work: asyncio.Task[None] | None) -> bool:
+    return (
+        work is not None and work.done() and not work.cancelled() and work.exception() is not None
+    )
 
 
 def _report(order: Order, told: Redriven, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from ruststream_kinesis.cli.connecting import (
     Debug,
     EndpointUrl,
     Json,
+    Profile,
     Region,
     Table,
     TableEndpointUrl,
@@ -122,6 +123,7 @@ def put(
     as_json: Json = False,
     endpoint_url: EndpointUrl = None,
     region: Region = None,
+    profile: Profile = None,
     test_credentials: TestCredentials = False,
     debug: Debug = False,
 ) -> None:
@@ -136,7 +138,9 @@ def put(
         from ruststream_kinesis.cli.putting import Recipe
 
         recipe = Recipe(stream, key, parse_headers(header or []), key_field, raw)
-        async with connected(endpoint_url, region, test_credentials=test_credentials) as connection:
+        async with connected(
+            endpoint_url, region, test_credentials=test_credentials, profile=profile
+        ) as connection:
             if value is not None:
                 return await put_one(connection, recipe, value, as_json=as_json)
             path = None if lines is None or str(lines) == "-" else lines
@@ -178,6 +182,7 @@ def redrive(
     as_json: Json = False,
     endpoint_url: EndpointUrl = None,
     region: Region = None,
+    profile: Profile = None,
     test_credentials: TestCredentials = False,
     debug: Debug = False,
 ) -> None:
@@ -200,7 +205,9 @@ def redrive(
             dry_run=dry_run,
             limit=limit,
         )
-        async with connected(endpoint_url, region, test_credentials=test_credentials) as connection:
+        async with connected(
+            endpoint_url, region, test_credentials=test_credentials, profile=profile
+        ) as connection:
             return await redrive_stream(connection, order, as_json=as_json)
 
     carry_out(work, debug=debug)
@@ -233,6 +240,7 @@ def reset(
     endpoint_url: EndpointUrl = None,
     table_endpoint_url: TableEndpointUrl = None,
     region: Region = None,
+    profile: Profile = None,
     test_credentials: TestCredentials = False,
     debug: Debug = False,
 ) -> None:
@@ -246,9 +254,20 @@ def reset(
         from ruststream_kinesis.stream import StreamRef
 
         position = parse_position(to, SystemClock().time())
-        store = lease_table(table, table_endpoint_url, region, test_credentials=test_credentials)
+        store = lease_table(
+            table,
+            table_endpoint_url,
+            region,
+            test_credentials=test_credentials,
+            profile=profile,
+            beside=endpoint_url,
+        )
         async with connected(
-            endpoint_url, region, test_credentials=test_credentials, store=store
+            endpoint_url,
+            region,
+            test_credentials=test_credentials,
+            profile=profile,
+            store=store,
         ) as connection:
             resetting = Resetting(
                 StreamRef.parse(stream), group, connection.transport, store, connection.clock
