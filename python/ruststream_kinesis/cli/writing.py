@@ -71,7 +71,11 @@ def demo(
     """Show a small service at work on the in-process log: no server, no network."""
     from ruststream_kinesis.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(orders))
+    try:
+        code = run_demo(orders)
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code)
 
 
 def put(
