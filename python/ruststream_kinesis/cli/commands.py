@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from ruststream_kinesis.cli.connecting import Debug, EndpointUrl, Profile, Region, TestCredentials
-from ruststream_kinesis.cli.writing import add_commands
+from ruststream_kinesis.cli.reading import add_commands as add_reading
+from ruststream_kinesis.cli.writing import add_commands as add_writing
 
 __all__ = ["cli"]
 
@@ -143,4 +144,5 @@ def run(
     raise typer.Exit(run_service(options))
 
 
-add_commands(cli)
+add_reading(cli)
+add_writing(cli)
