@@ -332,19 +332,20 @@ class TestReload:
 
         async def line(part: str) -> None:
             nonlocal seen
-            while part not in (text := (await stderr.readline()).decode()):
-                assert text, seen
-                seen += text
+            async with asyncio.timeout(PATIENCE):
+                while part not in (text := (await stderr.readline()).decode()):
+                    assert text, seen
+                    seen += text
             seen += text
 
         try:
+            await line("ZeroDivisionError")
+            await line("waiting for a change")
+            (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
+            await line("No module named 'no_such_module_at_all'")
+            await line("waiting for a change")
+            process.send_signal(signal.SIGINT)
             async with asyncio.timeout(PATIENCE):
-                await line("ZeroDivisionError")
-                await line("waiting for a change")
-                (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
-                await line("No module named 'no_such_module_at_all'")
-                await line("waiting for a change")
-                process.send_signal(signal.SIGINT)
                 assert await process.wait() == 0
         finally:
             if process.returncode is None:
