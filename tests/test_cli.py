@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from ruststream_kinesis import KinesisBroker
 from ruststream_kinesis.cli import main
 from ruststream_kinesis.cli.commands import cli
-from ruststream_kinesis.cli.run import _log_to_stderr, _told
+from ruststream_kinesis.cli.logs import log_to_stderr
+from ruststream_kinesis.cli.run import _told
 from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import ConfigurationError
 from tests.support.aws import PATIENCE
@@ -151,7 +152,10 @@ class TestCommand:
     def test_every_option_of_a_connection_names_its_environment_variable(self):
         text = CliRunner().invoke(cli, ["run", "--help"], terminal_width=200).output
 
-        for name in ("ENDPOINT_URL", "REGION", "TEST_CREDENTIALS", "LOG_LEVEL", "DEBUG"):
+        for name in (
+            *("ENDPOINT_URL", "REGION", "TEST_CREDENTIALS"),
+            *("LOG_LEVEL", "LOG_FORMAT", "WORKERS", "DEBUG"),
+        ):
             assert f"RUSTSTREAM_{name}" in text
 
     def test_help_does_not_wait_for_the_aws_client(self):
@@ -283,7 +287,7 @@ class TestLogging:
         monkeypatch.setattr(root, "handlers", [])
         monkeypatch.setattr(root, "level", root.level)
 
-        _log_to_stderr(level)
+        log_to_stderr(level, "text")
 
         assert [each.level for each in loggers] == [theirs, theirs]
 
@@ -292,7 +296,7 @@ class TestLogging:
         monkeypatch.setattr(logger, "level", logging.ERROR)
         monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
 
-        _log_to_stderr("INFO")
+        log_to_stderr("INFO", "text")
 
         assert logger.level == logging.ERROR
 

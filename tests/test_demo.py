@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples import demo, orders
+from ruststream_kinesis.cli import demo as packaged
 from ruststream_kinesis.testing import TestApp
 from tests.support.servers import ROOT
 
@@ -73,13 +74,13 @@ class TestDemo:
         assert "1,000 of 1,200 orders" in printed
 
     def test_a_count_that_is_off_is_a_failure(self, capsys, monkeypatch):
-        made = demo.orders
+        made = packaged.orders
 
         def without_the_last(count: int) -> Iterator[object]:
             *kept, _ = made(count)
             yield from kept
 
-        monkeypatch.setattr(demo, "orders", without_the_last)
+        monkeypatch.setattr(packaged, "orders", without_the_last)
 
         assert demo.main(["--orders", "50"]) == 1
         assert "expected 50, got 49" in capsys.readouterr().out

@@ -23,8 +23,13 @@ _SPEC = importlib.util.find_spec("ruststream_kinesis")
 assert _SPEC is not None
 assert _SPEC.origin is not None
 PACKAGE = Path(_SPEC.origin).parent
+# Commands that have to do with tests: one runs the in-process log, one writes a test. No service
+# loads them, as `test_importing…` sees by leaving them out.
+ABOUT_TESTS = {PACKAGE / "cli" / "demo.py", PACKAGE / "cli" / "scaffold.py"}
 PRODUCTION = sorted(
-    path for path in PACKAGE.rglob("*.py") if "testing" not in path.relative_to(PACKAGE).parts
+    path
+    for path in PACKAGE.rglob("*.py")
+    if "testing" not in path.relative_to(PACKAGE).parts and path not in ABOUT_TESTS
 )
 
 

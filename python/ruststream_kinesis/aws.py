@@ -108,7 +108,22 @@ class AwsTransport:
             status=summary.get("StreamStatus", "ACTIVE"),
             created=None if created is None else created.timestamp(),
             max_record_bytes=DEFAULT_MAX_RECORD_BYTES if size is None else size * _KIB,
+            mode=(summary.get("StreamModeDetails") or {}).get("StreamMode"),
+            open_shards=summary.get("OpenShardCount"),
+            retention_hours=summary.get("RetentionPeriodHours"),
         )
+
+    async def list_streams(self) -> list[str]:
+        """ListStreams, all pages: the names of this account and region's streams, in their order."""
+        names: list[str] = []
+        while True:
+            # By the last name and not by a token, which ages.
+            begin = {"ExclusiveStartStreamName": names[-1]} if names else {}
+            answer = await self._call("list_streams", None, **begin)
+            page = member(answer, "StreamNames", None)
+            names += page
+            if not answer.get("HasMoreStreams") or not page:
+                return names
 
     async def create_stream(self, stream: StreamRef, shards: int) -> None:
         """CreateStream; a stream that exists already is no error."""
@@ -222,7 +237,12 @@ class AwsTransport:
             return self._clock.time()
 
     async def _call(
-        self, operation: str, stream: StreamRef, shard_id: str | None = None, /, **request: Any
+        self,
+        operation: str,
+        stream: StreamRef | None,
+        shard_id: str | None = None,
+        /,
+        **request: Any,
     ) -> Any:
         deadline = self._deadline_of(operation)
         with translated(operation, stream, shard_id, deadline):

@@ -51,7 +51,7 @@ class translated:  # noqa: N801 - reads as what it does, like the standard libra
 
     Args:
         operation: The client's method, for the message.
-        stream: Which stream it is about.
+        stream: Which stream it is about, where it is about one.
         shard_id: Which shard, where it is about one.
         deadline: Seconds that the block has, for the message.
     """
@@ -59,7 +59,7 @@ class translated:  # noqa: N801 - reads as what it does, like the standard libra
     __slots__ = ("_deadline", "_operation", "_shard_id", "_stream")
 
     def __init__(
-        self, operation: str, stream: StreamRef, shard_id: str | None, deadline: float
+        self, operation: str, stream: StreamRef | None, shard_id: str | None, deadline: float
     ) -> None:
         self._operation = operation
         self._stream = stream
@@ -92,31 +92,35 @@ class translated:  # noqa: N801 - reads as what it does, like the standard libra
             NoRegionError,
         )
 
-        stream, shard_id = self._stream, self._shard_id
+        shard_id = self._shard_id
+        stream = None if self._stream is None else self._stream.name
         name = self._operation.replace("_", " ")
         if isinstance(error, ClientError):
             said = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return refused(
-                self._operation, stream, shard_id, status, said.get("Code"), said.get("Message")
+                self._operation,
+                self._stream,
+                shard_id,
+                status,
+                said.get("Code"),
+                said.get("Message"),
             )
         if isinstance(error, NoCredentialsError | NoRegionError):
-            return ConfigurationError(
-                f"cannot {name}: {error}", stream=stream.name, shard_id=shard_id
-            )
+            return ConfigurationError(f"cannot {name}: {error}", stream=stream, shard_id=shard_id)
         # The client's own time-outs are no end of ours.
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
             return RequestError(
                 f"cannot {name}: no whole answer within {self._deadline:g} s",
                 code="Timeout",
-                stream=stream.name,
+                stream=stream,
                 shard_id=shard_id,
             )
         if isinstance(error, (BotoCoreError, aiohttp.ClientError, OSError, *_UNREADABLE)):
             return RequestError(
                 f"cannot {name}: {type(error).__name__}: {_one_line(str(error))}",
                 code=type(error).__name__,
-                stream=stream.name,
+                stream=stream,
                 shard_id=shard_id,
             )
         return None
@@ -124,7 +128,7 @@ class translated:  # noqa: N801 - reads as what it does, like the standard libra
 
 def refused(
     operation: str,
-    stream: StreamRef,
+    stream: StreamRef | None,
     shard_id: str | None,
     status: int | None,
     code: Any,
@@ -134,7 +138,7 @@ def refused(
 
     Args:
         operation: The client's method, for the message.
-        stream: Which stream it is about.
+        stream: Which stream it is about, where it is about one.
         shard_id: Which shard, where it is about one.
         status: HTTP status.
         code: The service's code, where the answer has one.
@@ -156,7 +160,8 @@ def refused(
         )
     elif code in _ACCESS_CODES:
         kind = AccessDenied
-    return kind(message, code=code, status=status, stream=stream.name, shard_id=shard_id)
+    place = None if stream is None else stream.name
+    return kind(message, code=code, status=status, stream=place, shard_id=shard_id)
 
 
 def reason(headers: Mapping[str, str], body: bytes) -> tuple[str | None, str]:
@@ -178,7 +183,7 @@ def reason(headers: Mapping[str, str], body: bytes) -> tuple[str | None, str]:
     return code, str(said.get("message") or said.get("Message") or "")
 
 
-def member(answer: Any, name: str, stream: StreamRef, shard_id: str | None = None) -> Any:
+def member(answer: Any, name: str, stream: StreamRef | None, shard_id: str | None = None) -> Any:
     """A member that the service always sends; without it the answer is somebody else's.
 
     botocore reads a body that is no JSON (a proxy's page with status 200) as an empty answer.
@@ -188,7 +193,7 @@ def member(answer: Any, name: str, stream: StreamRef, shard_id: str | None = Non
         raise RequestError(
             f"the answer has no {name}: it does not come from the service",
             code="MalformedAnswer",
-            stream=stream.name,
+            stream=None if stream is None else stream.name,
             shard_id=shard_id,
         )
     return value

@@ -99,6 +99,7 @@ class KinesisBroker:
         *,
         region: str | None = None,
         endpoint_url: str | None = None,
+        session: AioSession | None = None,
         test_credentials: bool | None = None,
     ) -> None:
         """Replaces settings of a broker that an application made: what a command line knows better.
@@ -106,6 +107,7 @@ class KinesisBroker:
         Args:
             region: As in the constructor; `None` leaves what is set, here and below.
             endpoint_url: As in the constructor.
+            session: As in the constructor.
             test_credentials: As in the constructor.
 
         Raises:
@@ -117,6 +119,7 @@ class KinesisBroker:
         given: dict[str, Any] = {
             "region": region,
             "endpoint_url": endpoint_url,
+            "session": session,
             "test_credentials": test_credentials,
         }
         self.settings = dataclasses.replace(

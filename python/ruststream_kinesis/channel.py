@@ -376,8 +376,9 @@ class Channel:
         shard.ceiling = min(shard.ceiling, shard.started)
 
     def close(self) -> None:
-        """No page is let in any more: takers drain their lanes, and what is left of aggregates that
-        are in in part, and then get `None`.
+        """No page is let in any more: takers drain their lanes, and then get `None`.
+
+        What is left of an aggregate that is in in part still comes in.
         """
         self._closed = True
         self._waiting = deque(turn for turn in self._waiting if turn.is_rest)

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import importlib
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
@@ -33,6 +33,7 @@ __all__ = [
     "Way",
     "check_endpoint",
     "check_transport",
+    "new_session",
 ]
 
 Way = Literal["thin", "botocore"]
@@ -183,13 +184,14 @@ class LoopClients(Generic[C]):
         config = config.merge(AioConfig(retries={"total_max_attempts": 1, "mode": "standard"}))
         keys: dict[str, Any] = {}
         if self._session is None:
-            self._session = settings.session or _new_session()
+            self._session = settings.session or new_session()
         session = self._session
         if settings.test_credentials:
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         if self._owner is not None and loop is not self._owner:
             session = self._session_elsewhere(self._owner, signed=bool(keys))
-        region = settings.region or self._session.get_config_variable("region")
+        with _resolving():
+            region = settings.region or self._session.get_config_variable("region")
         if region is None and settings.test_credentials:
             region = "us-east-1"
         if region is None:
@@ -197,7 +199,9 @@ class LoopClients(Generic[C]):
                 "no region: set AWS_REGION or the profile's, or pass "
                 + self._how_to("region", "=...", "--region")
             )
-        if not keys and await session.get_credentials() is None:
+        with _resolving():
+            found = keys or await session.get_credentials()
+        if not found:
             raise ConfigurationError(
                 "no credentials: configure a profile, a role or AWS_ACCESS_KEY_ID; for a local "
                 "endpoint pass " + self._how_to("test_credentials", "=True", "--test-credentials")
@@ -225,7 +229,7 @@ class LoopClients(Generic[C]):
             owner: The loop that does.
             signed: Its client is given keys of its own.
         """
-        session = _new_session()
+        session = new_session()
         # The parsed service model: read-only, and the slow part of a new client.
         session.register_component("data_loader", self._session.get_component("data_loader"))
         profile = self._session.get_config_variable("profile")
@@ -280,10 +284,37 @@ def _start_on(
         return None
 
 
-def _new_session() -> Any:
+@contextlib.contextmanager
+def _resolving() -> Iterator[None]:
+    """Says what is wrong with a profile, or with whatever it names, as a matter of configuration."""
+    from botocore.exceptions import (  # noqa: PLC0415 - see the module's header
+        BotoCoreError,
+        HTTPClientError,
+        ProfileNotFound,
+    )
+
+    try:
+        yield
+    except ProfileNotFound as error:
+        raise ConfigurationError(
+            f"{error}: neither in ~/.aws/config nor in ~/.aws/credentials, or the files that "
+            "AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE name"
+        ) from error
+    except HTTPClientError:
+        raise  # whoever gives the credentials did not answer: that may pass
+    except BotoCoreError as error:
+        raise ConfigurationError(f"no region or credentials: {error}") from error
+
+
+def new_session(profile: str | None = None) -> Any:
+    """A session that takes its region from where every other SDK does.
+
+    Args:
+        profile: Its profile; by default the environment's. Keys in the environment give way to it.
+    """
     from aiobotocore.session import AioSession  # noqa: PLC0415 - see the module's header
 
-    session = AioSession()
+    session = AioSession(profile=profile)
     # The name that every other SDK reads; botocore by itself knows AWS_DEFAULT_REGION only.
     region = os.environ.get("AWS_REGION")
     if region:

@@ -51,6 +51,10 @@ class StreamInfo:
     created: float | None
     """Creation time, seconds since the epoch."""
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+    mode: str | None = None
+    """`PROVISIONED` or `ON_DEMAND`; `None`, as the next two, where the service does not say."""
+    open_shards: int | None = None
+    retention_hours: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

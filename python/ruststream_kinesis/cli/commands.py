@@ -11,6 +11,9 @@ from typing import Annotated
 import typer
 
 from ruststream_kinesis.cli.asyncapi import asyncapi
+from ruststream_kinesis.cli.connecting import Debug, EndpointUrl, Profile, Region, TestCredentials
+from ruststream_kinesis.cli.reading import add_commands as add_reading
+from ruststream_kinesis.cli.writing import add_commands as add_writing
 
 __all__ = ["cli"]
 
@@ -24,6 +27,13 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(asyncapi)
+
+
+class LogFormat(StrEnum):
+    """How a line of the log looks."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class LogLevel(StrEnum):
@@ -66,33 +76,10 @@ def run(
         ),
     ],
     *,
-    endpoint_url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUSTSTREAM_ENDPOINT_URL",
-            metavar="URL",
-            help="Talk to this endpoint, for example of a local server.",
-            show_default=False,
-        ),
-    ] = None,
-    region: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RUSTSTREAM_REGION",
-            metavar="NAME",
-            help="AWS region, whatever the application names. Where neither names one, AWS_REGION "
-            "and the profile do.",
-            show_default=False,
-        ),
-    ] = None,
-    test_credentials: Annotated[
-        bool,
-        typer.Option(
-            "--test-credentials",
-            envvar="RUSTSTREAM_TEST_CREDENTIALS",
-            help="Sign with made-up credentials: for a local server, which checks none.",
-        ),
-    ] = False,
+    endpoint_url: EndpointUrl = None,
+    region: Region = None,
+    profile: Profile = None,
+    test_credentials: TestCredentials = False,
     log_level: Annotated[
         LogLevel,
         typer.Option(
@@ -111,10 +98,30 @@ def run(
             show_default=False,
         ),
     ] = None,
-    debug: Annotated[
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            envvar="RUSTSTREAM_LOG_FORMAT",
+            metavar="FORMAT",
+            help="How a line of the log looks: text, or json for one object a line.",
+        ),
+    ] = LogFormat.TEXT,
+    workers: Annotated[
+        int,
+        typer.Option(
+            envvar="RUSTSTREAM_WORKERS",
+            metavar="N",
+            min=1,
+            help="Processes, each an instance of its own; needs a lease store that they share.",
+        ),
+    ] = 1,
+    reload: Annotated[
         bool,
-        typer.Option("--debug", envvar="RUSTSTREAM_DEBUG", help="Show the traceback of a failure."),
+        typer.Option(
+            "--reload", help="For development: start again when a *.py below here changes."
+        ),
     ] = False,
+    debug: Debug = False,
 ) -> None:
     """Run a service until Ctrl-C or SIGTERM.
 
@@ -123,16 +130,34 @@ def run(
 
     An option that is not given leaves what the application says.
     """
-    from ruststream_kinesis.cli.run import run_service  # noqa: PLC0415 - see the module's header
+    from ruststream_kinesis.cli.run import RunOptions, run_service  # noqa: PLC0415 - see above
 
-    code = run_service(
+    options = RunOptions(
         target,
         region=region,
         endpoint_url=endpoint_url,
+        profile=profile,
         # A flag can only add them: without it, the application decides.
         test_credentials=test_credentials or None,
         log_level=log_level.upper(),
+        log_format=log_format.value,
         probe=probe,
         debug=debug,
     )
-    raise typer.Exit(code)
+    if reload and workers > 1:
+        raise typer.BadParameter("--reload is for one process: leave out --workers")
+    if probe and workers > 1:
+        raise typer.BadParameter("--probe is for one process: leave out --workers")
+    if reload:
+        from ruststream_kinesis.cli.reload import run_reloading  # noqa: PLC0415 - see above
+
+        raise typer.Exit(run_reloading(options))
+    if workers > 1:
+        from ruststream_kinesis.cli.workers import run_workers  # noqa: PLC0415 - see above
+
+        raise typer.Exit(run_workers(options, workers))
+    raise typer.Exit(run_service(options))
+
+
+add_reading(cli)
+add_writing(cli)

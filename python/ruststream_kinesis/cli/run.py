@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
+import os
+import signal
+import threading
 from collections.abc import Mapping
-
-from rich.console import Console
-from rich.logging import RichHandler
+from dataclasses import dataclass
 
 from ruststream_kinesis.app import RustStream
+from ruststream_kinesis.cli.connecting import session_of
+from ruststream_kinesis.cli.explaining import explained
 from ruststream_kinesis.cli.loading import NoTarget, load_app
-from ruststream_kinesis.errors import KinesisError
+from ruststream_kinesis.cli.logs import WORKER, LogFormat, log_to_stderr, say
 from ruststream_kinesis.settlement import Counters
 
-__all__ = ["run_service"]
+__all__ = ["RunOptions", "run_service"]
 
 logger = logging.getLogger("ruststream_kinesis.cli")
 
@@ -24,48 +26,98 @@ _FAILED = 1
 _WRONG = 2
 
 
-def run_service(
-    target: str,
-    *,
-    region: str | None,
-    endpoint_url: str | None,
-    test_credentials: bool | None,
-    log_level: str,
-    probe: str | None = None,
-    debug: bool,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What `run` was asked for, as far as one process needs it."""
+
+    target: str
+    """`MODULE:APP`."""
+    region: str | None = None
+    """Replaces the application's; `None` leaves it. So do the next three."""
+    endpoint_url: str | None = None
+    profile: str | None = None
+    test_credentials: bool | None = None
+    log_level: str = "INFO"
+    """Name of the least level that is logged."""
+    log_format: LogFormat = "text"
+    probe: str | None = None
+    """Where to answer about the service, as `HOST:PORT`."""
+    debug: bool = False
+    """Let an error through as it is, with its traceback."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The same as a command line, for a process that runs one service."""
+        given = ["run", self.target, "--log-level", self.log_level.lower()]
+        # Their environment is ours: what it says of several processes is done by us.
+        given += ["--log-format", self.log_format, "--workers", "1"]
+        if self.region is not None:
+            given += ["--region", self.region]
+        if self.endpoint_url is not None:
+            given += ["--endpoint-url", self.endpoint_url]
+        if self.profile is not None:
+            given += ["--profile", self.profile]
+        if self.probe is not None:
+            given += ["--probe", self.probe]
+        if self.test_credentials:
+            given.append("--test-credentials")
+        if self.debug:
+            given.append("--debug")
+        return given
+
+
+def run_service(options: RunOptions) -> int:
     """Loads and runs an application until a signal or a failure.
 
-    Args:
-        target: `MODULE:APP`.
-        region: Replaces the application's; `None` leaves it. So do the next two.
-        endpoint_url: See above.
-        test_credentials: See above.
-        log_level: Name of the least level that is logged.
-        probe: Where to answer about the service, as `HOST:PORT`.
-        debug: Let an error through as it is, with its traceback.
-
     Returns:
-        The exit code: 0 after a stop that was asked for, 1 after a failure, 2 where `target` is no
+        The exit code: 0 after a stop that was asked for, 1 after a failure, 2 where the target is no
         `MODULE:APP`; either is on stderr in one line.
     """
     try:
-        app = load_app(target)
+        if options.profile is not None:
+            _use_profile(options.profile)
+        app = load_app(options.target)
         app.broker.override(
-            region=region, endpoint_url=endpoint_url, test_credentials=test_credentials
+            region=options.region,
+            endpoint_url=options.endpoint_url,
+            session=session_of(options.profile),
+            test_credentials=options.test_credentials,
         )
-        _log_to_stderr(log_level)
-        asyncio.run(_run(app, probe))
-    except KinesisError as error:
-        if debug:
-            raise
-        return _say(str(error), _WRONG if isinstance(error, NoTarget) else _FAILED)
+        log_to_stderr(options.log_level, options.log_format)
+        if WORKER in os.environ:
+            _end_with_parent()
+        asyncio.run(_run(app, options.probe))
     except Exception as error:
-        # The application's own: a startup hook, a lease store.
-        if debug:
+        # Ours, or the application's own: a startup hook, a lease store.
+        if options.debug:
             raise
-        return _say(f"{type(error).__name__}: {error} (--debug shows where)")
+        say(explained(error), options.log_format)
+        return _WRONG if isinstance(error, NoTarget) else _FAILED
     return 0
+
+
+def _use_profile(name: str) -> None:
+    """Makes it the profile of this process, so that the application's own clients have it, too.
+
+    Its lease store is one of them. Keys in the environment give way, as they do to `aws --profile`.
+    """
+    os.environ["AWS_PROFILE"] = name
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        os.environ.pop(key, None)
+
+
+def _end_with_parent() -> None:
+    """Stops this worker when the process that started it is gone, however that ended.
+
+    Its standard input is a pipe that only the parent holds and never writes to.
+    """
+
+    def watch() -> None:
+        # Not by `sys.stdin`: its lock, held here, would be missed when the interpreter ends.
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 async def _run(app: RustStream, probe: str | None) -> None:
@@ -105,31 +157,3 @@ def _told(count: Counters) -> str:
         (count.replies, "replies"),
     )
     return ", ".join([f"{count.handled} handled", *(f"{n} {what}" for n, what in numbers if n)])
-
-
-def _log_to_stderr(level: str) -> None:
-    """Logs to stderr, unless the application set up its logging itself."""
-    logging.getLogger("ruststream_kinesis").setLevel(level)
-    handler: logging.Handler
-    if sys.stderr.isatty():
-        handler = RichHandler(console=Console(stderr=True), show_path=False, highlighter=None)
-        layout = "%(message)s"
-    else:
-        handler = logging.StreamHandler()
-        layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    # The debug messages of the AWS client are not what a service is debugged with, and hold
-    # payloads and signatures.
-    least = max(logging.getLevelNamesMapping()[level], logging.INFO)
-    if not logging.getLogger().handlers:
-        # Which file credentials were found in is news to nobody but who debugs.
-        for name in ("aiobotocore", "botocore"):
-            logging.getLogger(name).setLevel(
-                logging.INFO if level == "DEBUG" else max(least, logging.WARNING)
-            )
-    logging.basicConfig(level=least, format=layout, datefmt="%H:%M:%S", handlers=[handler])
-
-
-def _say(message: str, code: int = _FAILED) -> int:
-    """One line on stderr, however many the message has."""
-    sys.stderr.write(f"ruststream-kinesis: {' '.join(message.split())}\n")
-    return code

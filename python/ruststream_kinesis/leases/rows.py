@@ -40,7 +40,9 @@ from ruststream_kinesis.position import KinesisPosition
 __all__ = [
     "COUNTER",
     "DEFAULT_PERIOD",
+    "EXPIRY",
     "KEY",
+    "OPENING",
     "OWNER",
     "LeaseRow",
     "MemberRow",
@@ -89,7 +91,7 @@ _NO_CHECKPOINT = "-"
 # `stream:shard` with a group before it, or without.
 _LEASE = re.compile(r"(?:([^/:]+)/)?([a-zA-Z0-9_.-]{1,128}):([a-zA-Z0-9_.-]{1,128})", re.ASCII)
 _MEMBER = "member/"
-_OPENING = "opening/"
+OPENING = "opening/"
 _BARE_SHARD = re.compile(r"shardId-[0-9]+", re.ASCII)
 
 
@@ -114,12 +116,12 @@ def member_nonce(key: str) -> str | None:
 
 def opening_key(stream: str, group: str | None) -> str:
     """The key of the row that keeps an opening."""
-    return _OPENING + subscription_name(stream, group)
+    return OPENING + subscription_name(stream, group)
 
 
 def key_kind(key: str) -> str | None:
     """What to call a row that is not ours in a warning; `None` for one that is."""
-    if lease_key(key) is not None or key.startswith((_MEMBER, _OPENING)):
+    if lease_key(key) is not None or key.startswith((_MEMBER, OPENING)):
         return None
     if _BARE_SHARD.fullmatch(key):
         return "shardId-… (a shard without its stream, as early versions of the Rust crate wrote)"

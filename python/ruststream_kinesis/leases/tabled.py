@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from ruststream_kinesis.clock import Clock, SystemClock
 from ruststream_kinesis.errors import (
@@ -99,6 +99,10 @@ class TableLeaseStore:
         if scans:
             await asyncio.wait(scans)
         await self._table.close(everywhere=not self._shared_table)
+
+    def pages(self) -> AsyncIterator[Sequence[tuple[str, Row]]]:
+        """All rows of the table as they stand there, for who only looks; see `leases/rows.py`."""
+        return self._table.pages()
 
     # -- leases ------------------------------------------------------------------------------------
 
