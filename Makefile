@@ -22,7 +22,7 @@ SERVERS_STAMP := $(SERVERS)/.stamp-kinesis-local-$(KINESIS_LOCAL_VERSION)-dynali
 
 # The folders count too: their time changes when a file leaves them.
 WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
-	$(shell find src python -type f \( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name py.typed \)) \
+	$(shell find src python -type f \( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.html' -o -name py.typed \)) \
 	$(shell find src python -type d ! -name __pycache__)
 # Folders with Python code, as far as they have any.
 CODE := $(foreach folder,python tests examples benches,$(if $(shell find $(folder) -name '*.py' 2>/dev/null | head -n 1),$(folder)))
@@ -51,14 +51,17 @@ build: $(WHEEL_STAMP) ## Set up .venv, build the release wheel and install it th
 demo: build ## Run the example service on the in-process log; ends by itself
 	$(PY) -m examples.demo
 
+# Processes that share the tests: some of those with real servers only wait for leases to run out.
+JOBS ?= 2
+
 .PHONY: test
 test: build servers ## Run the Rust tests, then the Python suite (REQUIRE_LIVE=1: a missing server fails)
 	$(CARGO_ENV) cargo test --locked
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: live-stock
 live-stock: build servers ## Run the live suite with every call by aiobotocore's own way
-	REQUIRE_LIVE=1 LIVE_TRANSPORT=botocore $(PY) -m pytest -m live
+	REQUIRE_LIVE=1 LIVE_TRANSPORT=botocore $(PY) -m pytest -n $(JOBS) --dist worksteal -m live
 
 # A number of seeds, or `seed=N` to replay one of them.
 SEEDS ?= 1000
@@ -68,7 +71,7 @@ sim: build ## Run whole fleets in virtual time, from SEEDS=n seeds (SEEDS=seed=N
 	$(PY) -m tests.sim --seeds $(SEEDS)
 
 .PHONY: lint
-lint: lint-rust lint-python ## Check formatting, clippy, ruff, mypy, and the stub against the compiled module
+lint: lint-rust lint-python typing ## Check formatting, clippy, ruff, mypy, pyright, and the stub against the compiled module
 
 .PHONY: lint-rust
 lint-rust: $(DEPS_STAMP)
@@ -81,6 +84,10 @@ lint-python: build
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m mypy $(CODE)
 	$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml ruststream_kinesis._core
+
+.PHONY: typing
+typing: build ## Check typical user code with pyright, as mypy does in lint
+	$(PY) -m pyright --project tests/typing --pythonpath $(PY)
 
 .PHONY: format
 format: $(DEPS_STAMP) ## Format Rust and Python in place, with ruff's safe fixes
@@ -135,7 +142,7 @@ $(WHEEL_STAMP): $(DEPS_STAMP) $(WHEEL_SOURCES)
 	rm -rf $(DIST)
 	$(PY) -m maturin build --release --locked --out $(DIST) --interpreter $(PY)
 	$(PIP) uninstall --yes ruststream-kinesis
-	wheel="$$(echo $(DIST)/ruststream_kinesis-*.whl)" && $(PIP) install "$$wheel[cli]"
+	wheel="$$(echo $(DIST)/ruststream_kinesis-*.whl)" && $(PIP) install "$$wheel[cli,prometheus]"
 	@$(PY) -I -c 'import ruststream_kinesis._core as core; assert "site-packages" in core.__file__, core.__file__'
 	@touch $@
 

@@ -18,6 +18,8 @@ from benches.canned import ROOT, serving
 from benches.cpu import Sample, Series, interleave, ratio
 from benches.endurance import run_endurance_section
 from benches.leases import run_leases_section
+from benches.middlewares import run_middlewares_section
+from benches.observed import run_observed_section
 from benches.pages import ORDINARY, Spec
 from benches.publishing import run_publishing_section
 from benches.report import Check, Report, Table
@@ -325,10 +327,12 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "calls": run_calls_section,
     "leases": run_leases_section,
     "publishing": run_publishing_section,
+    "middlewares": run_middlewares_section,
     "stall": run_stall_section,
     "memory": run_memory_section,
     "endurance": run_endurance_section,
     "shards": run_shards_section,
     "waiting": run_waiting_section,
     "testkit": run_testkit_section,
+    "observed": run_observed_section,
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from benches.cpu import Sample
     from benches.pages import Spec
     from ruststream_kinesis.leases import LeaseStore
+    from ruststream_kinesis.probe import Probe
 
 # CPU is measured, not time: the pause between two reads (0.2 s by default, for the service's limit
 # of five reads a second and shard) would only make the benchmark slow.
@@ -66,6 +67,7 @@ async def run_app(
     batch: int | None = None,
     store: LeaseStore | None = None,
     read_interval: float = READ_INTERVAL,
+    around: Callable[[RustStream], object] | None = None,
 ) -> None:
     """The application itself: it runs until the last record was handled, and is checked."""
     store = MemoryLeaseStore() if store is None else store
@@ -73,6 +75,8 @@ async def run_app(
         endpoint_url=url, region=REGION, test_credentials=True, lease_store=store
     )
     app = RustStream(broker, title="benchmark", version="0.0.0")
+    if around is not None:
+        around(app)
     stream = KinesisStream(STREAM, read_interval=read_interval)
     app.subscriber(stream, workers=workers, batch=batch)(handle)
     await serve_until(app, tally.done)
@@ -84,14 +88,17 @@ async def run_app(
 
 
 async def serve_until(
-    app: RustStream, done: asyncio.Event, service: Callable[..., Service] = Service
+    app: RustStream,
+    done: asyncio.Event,
+    service: Callable[..., Service] = Service,
+    probe: Probe | None = None,
 ) -> None:
     """Run an application until `done` is set, then stop it and wait for its clean end.
 
     Raises:
         TimeoutError: It did not get there; the application is cancelled.
     """
-    running = asyncio.create_task(app.run(signals=False, service=service), name="app")
+    running = asyncio.create_task(app.run(signals=False, service=service, probe=probe), name="app")
     waiting = asyncio.create_task(done.wait(), name="done")
     try:
         async with asyncio.timeout(DEADLINE):

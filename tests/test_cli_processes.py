@@ -135,6 +135,22 @@ class TestWorkers:
 
             assert await task == 1
 
+    async def test_a_stop_reaches_one_that_is_being_started(self):
+        factory = Factory()
+
+        async def spawn(worker: str) -> FakeProcess:
+            process = await factory(worker)
+            them.stopping.ask()
+            return process
+
+        them = Workers(1, spawn, Hasty())
+        task = asyncio.ensure_future(them.run())
+        await factory.have(1)
+        await told(factory.started[0])
+        factory.started[0].end(0)
+
+        assert await task == 0
+
     async def test_a_stop_that_did_not_go_well_is_the_commands_failure(self):
         async with self.running(2) as (workers, factory, task):
             await factory.have(2)
@@ -316,19 +332,20 @@ class TestReload:
 
         async def line(part: str) -> None:
             nonlocal seen
-            while part not in (text := (await stderr.readline()).decode()):
-                assert text, seen
-                seen += text
+            async with asyncio.timeout(PATIENCE):
+                while part not in (text := (await stderr.readline()).decode()):
+                    assert text, seen
+                    seen += text
             seen += text
 
         try:
+            await line("ZeroDivisionError")
+            await line("waiting for a change")
+            (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
+            await line("No module named 'no_such_module_at_all'")
+            await line("waiting for a change")
+            process.send_signal(signal.SIGINT)
             async with asyncio.timeout(PATIENCE):
-                await line("ZeroDivisionError")
-                await line("waiting for a change")
-                (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
-                await line("No module named 'no_such_module_at_all'")
-                await line("waiting for a change")
-                process.send_signal(signal.SIGINT)
                 assert await process.wait() == 0
         finally:
             if process.returncode is None:

@@ -193,6 +193,16 @@ class TestRedrive:
         assert [data for key, data in it.put if key == "k"] == [b"1", b"bad", b"3"]
         assert [data for key, data in it.put if key == "other"] == [b"4", b"4"]
 
+    async def test_after_a_failure_no_other_key_goes_on_either(self):
+        it = Try()
+        it.bury(b"bad")
+        it.bury(*(b"%d" % n for n in range(50)), key="other")
+        it.refuse(b"bad")
+
+        told = await it.run()
+
+        assert told.redriven == len(it.payloads) < 5
+
     async def test_a_failure_that_passes_is_none(self):
         it, failures = Try(), 2
         it.bury(b"1")

@@ -168,6 +168,12 @@ class TestRefused:
         with pytest.raises(KinesisError, match="idle-1"):
             await self.quiet(it)
 
+    async def test_while_somebody_holds_a_shard_who_is_no_member(self):
+        it = Service()
+        assert await it.family.store().acquire(key(0), "rust-1", duration=10.0)
+
+        assert await it.resetting().busy() == ["rust-1"]
+
     async def test_one_that_crashed_is_waited_for_until_its_leases_run_out(self):
         it = Service()
         store = it.family.store()

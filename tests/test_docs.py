@@ -107,11 +107,19 @@ def test_the_make_targets_that_the_readme_names_exist():
     assert {"demo", "test"} <= named <= known
 
 
+def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name, those of groups too."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
 def test_every_option_of_every_command_is_on_its_page():
     text = (ROOT / "docs" / "cli.md").read_text()
-    root = typer.main.get_command(cli)
 
-    for name, command in root.commands.items():  # type: ignore[attr-defined]  # a group, by its options
+    for name, command in commands(typer.main.get_command(cli)):
         assert f"## `{name}" in text
         for parameter in command.params:
             for spelling in parameter.opts if parameter.param_type_name == "option" else ():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ruststream_kinesis import RustStream, Seeker
+from ruststream_kinesis.coordinator import Coordinator
 from ruststream_kinesis.errors import StopTimeout
 from tests.reference import aggregate
 from tests.support.families import HORIZON, Family, done
@@ -96,6 +97,27 @@ async def test_workers_without_a_key_of_the_rest_end_with_it():
     assert sorted(seen) == list(range(1, 602))
 
 
+@pytest.mark.parametrize("options", [{"workers": 3}, {"workers": 3, "batch": 4}], ids=str)
+async def test_a_lease_that_is_lost_meanwhile_ends_the_waiting_for_the_rest(
+    options: dict[str, Any],
+):
+    it = world()
+    it.put("orders", 1, aggregate([("key", None, b"%d" % n) for n in range(2, 302)]))
+    seen: list[int] = []
+    app, stuck, gate = service(it, seen, options, 20)
+    async with running(app) as service_task:
+        await asyncio.wait_for(stuck.wait(), 10)
+        assert app._service is not None
+        coordinator = cast("Coordinator", app._service.subscriptions[0]._source)
+        app.stop()
+        await turns()
+        (holding,) = coordinator.holdings.values()
+        coordinator.held.lost(holding.shard, "by the test")
+        gate.set()
+        await asyncio.wait_for(asyncio.shield(service_task), 10)
+    assert len(seen) < 100
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 async def test_a_stop_that_waits_for_no_handler_leaves_the_rest_of_an_aggregate(
     options: dict[str, Any],
@@ -136,4 +158,26 @@ async def test_a_hand_over_within_an_aggregate_repeats_nothing(size: int, at: in
             await family.pass_by(4 * PASS)
             assert f"B begins {size + 2}" in family.said
     assert sorted(map(int, family.numbers)) == list(range(1, size + 3))
+    assert family.clashes == []
+
+
+async def test_a_child_that_stands_back_for_a_replay_leaves_the_rest_of_an_aggregate():
+    """All of it comes again after its parent."""
+    family, gate = Family({1: (0,), 2: (0,)}, 3), asyncio.Event()
+    family.put(0, 1)
+    family.world.put("orders", several(*range(100, 400)), shard=1)
+    family.put(2, 2)
+    first, second = _gated(family, gate, 105), family.service("B", done)
+    async with running(first):
+        await family.pass_by(4 * PASS)
+        async with running(second):
+            await family.pass_by(3 * PASS)
+            assert family.said[-3:] == ["A begins 105", "B begins 2", "B ends 2"]
+            await family.seek(second)
+            await family.pass_by(PASS)
+            gate.set()
+            await family.pass_by(10 * PASS)
+            again = family.numbers.index("1", 1)
+            assert "106" not in family.numbers[:again]
+            assert "106" in family.numbers[again:]
     assert family.clashes == []

@@ -35,6 +35,19 @@ def lines(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [line for line in caplog.messages if part in line]
 
 
+def test_owners_are_as_the_store_says_but_for_what_is_held_here():
+    known = Neighbours("orders", "a")
+    rows = (lease("1", "b"), lease("2", "a"), lease("3", "a"), lease("4", "b", free=True))
+    known.look(Survey(rows, (A, B)), {"1", "2", "3", "4", "5"})
+    found = known.owners(["1", "2", "3", "4", "5"], {"2": "77"}, {"4": "AccessDenied"}, "me")
+
+    # 3 was let go of since then; 4 has an owner whose lease is over; 5 has no row.
+    assert [each.owner for each in found] == ["host-b", "me", None, None, None]
+    assert [each.mine for each in found] == [False, True, False, False, False]
+    assert (found[1].checkpoint, found[3].error) == ("77", "AccessDenied")
+    assert known.members == ("host-b",)
+
+
 def test_who_is_gone_is_said_once_with_what_it_held(caplog: pytest.LogCaptureFixture):
     others = Neighbours("orders@g", "a")
     rows = (lease("1", "b"), lease("2", "b"), lease("3", "a"))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ruststream_kinesis.app import RustStream
     from ruststream_kinesis.broker import KinesisBroker
     from ruststream_kinesis.codec import Codec, JsonCodec
+    from ruststream_kinesis.context import Context
+    from ruststream_kinesis.health import Health
     from ruststream_kinesis.leases import (
         DynamoLeaseStore,
         LeaseKey,
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
         Survey,
     )
     from ruststream_kinesis.message import Headers, KinesisMessage
+    from ruststream_kinesis.metrics import app_metrics
     from ruststream_kinesis.outcomes import Outcome, ack, drop, retry, retry_after
     from ruststream_kinesis.position import KinesisPosition
+    from ruststream_kinesis.probe import Probe
+    from ruststream_kinesis.publications import Publication
     from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
     from ruststream_kinesis.router import Router
     from ruststream_kinesis.seek import Seeker
@@ -37,8 +42,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AppState",
     "Codec",
+    "Context",
     "DynamoLeaseStore",
     "Headers",
+    "Health",
     "JsonCodec",
     "KinesisBroker",
     "KinesisMessage",
@@ -53,6 +60,8 @@ __all__ = [
     "MemoryLeaseStore",
     "Opening",
     "Outcome",
+    "Probe",
+    "Publication",
     "Router",
     "RustStream",
     "Seeker",
@@ -60,6 +69,7 @@ __all__ = [
     "SubscriptionState",
     "Survey",
     "ack",
+    "app_metrics",
     "drop",
     "retry",
     "retry_after",
@@ -69,8 +79,10 @@ __all__ = [
 _MODULES = {
     "AppState": "state",
     "Codec": "codec",
+    "Context": "context",
     "DynamoLeaseStore": "leases",
     "Headers": "message",
+    "Health": "health",
     "JsonCodec": "codec",
     "KinesisBroker": "broker",
     "KinesisMessage": "message",
@@ -85,6 +97,8 @@ _MODULES = {
     "MemoryLeaseStore": "leases",
     "Opening": "leases",
     "Outcome": "outcomes",
+    "Publication": "publications",
+    "Probe": "probe",
     "Router": "router",
     "RustStream": "app",
     "Seeker": "seek",
@@ -92,6 +106,7 @@ _MODULES = {
     "SubscriptionState": "state",
     "Survey": "leases",
     "ack": "outcomes",
+    "app_metrics": "metrics",
     "drop": "outcomes",
     "retry": "outcomes",
     "retry_after": "outcomes",

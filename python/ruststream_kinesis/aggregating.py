@@ -28,6 +28,7 @@ from ruststream_kinesis.errors import KinesisError, NotConnected
 from ruststream_kinesis.lanes import Group, Lanes, ShardMap
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.transport import Failure, PutEntry, PutResult, judge
+from ruststream_kinesis.wording import fields
 
 __all__ = ["AggregatingCollector"]
 
@@ -120,7 +121,7 @@ class AggregatingCollector(Collector):
                 self.stream.name,
                 count,
                 error,
-                extra={"stream": self.stream.name},
+                extra=fields(self.stream.name),
             )
         if self._buffer.map is not None:
             return

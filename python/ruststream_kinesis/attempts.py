@@ -25,6 +25,7 @@ from ruststream_kinesis.message import (
 )
 from ruststream_kinesis.outcomes import Outcome
 from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.wording import fields
 
 __all__ = ["NOT_BEFORE_HEADER", "Action", "Copy", "Deferred", "RetryPolicy", "dead_letter_blobs"]
 
@@ -170,11 +171,7 @@ class Copy:
 
     def log_fields(self) -> dict[str, str]:
         """Where the original stands, for `extra=`."""
-        return {
-            "stream": self.shard.stream,
-            "shard_id": self.shard.shard_id,
-            "sequence_number": self.sequence_number,
-        }
+        return fields(self.shard.stream, self.shard.shard_id, self.sequence_number)
 
 
 def dead_letter_blobs(copy: Copy, error: BaseException | None) -> Iterator[bytes]:

@@ -277,8 +277,9 @@ class Channel:
         if not len(run):
             return True
         turn = _Turn(run)
-        self._waiting.append(turn)
-        self._pump()
+        if not self._closed:
+            self._waiting.append(turn)
+            self._pump()
         if not turn.done.done():
             try:
                 await turn.done
@@ -352,6 +353,7 @@ class Channel:
             if not _valid(turn.run):
                 self._waiting.remove(turn)
                 _wake(turn.done)
+        self._end_if_done()
         self._pump()
 
     def limit(self, shards: Iterable[DeliveryShard]) -> None:
@@ -365,15 +367,28 @@ class Channel:
             last = shard.started if shard.started < 0 else shard.last_of_record(shard.started)
             shard.ceiling = min(shard.ceiling, last)
 
+    def halt(self, shard: DeliveryShard) -> None:
+        """Starts no delivery of a shard any more that is newer than what was started.
+
+        For one that is read again by whoever has it next: the rest of an aggregate is left out, too.
+        """
+        self.catch_up()
+        shard.ceiling = min(shard.ceiling, shard.started)
+
     def close(self) -> None:
-        """Nothing more is let in: takers drain their lanes and then get `None`."""
+        """No page is let in any more: takers drain their lanes, and then get `None`.
+
+        What is left of an aggregate that is in in part still comes in.
+        """
         self._closed = True
         self._waiting = deque(turn for turn in self._waiting if turn.is_rest)
-        self._rouse_all()
+        self._end_if_done()
 
-    def _rouse_all(self) -> None:
-        for lane in range(len(self._lanes)):
-            self._rouse(lane)
+    def _end_if_done(self) -> None:
+        """Called when a turn has gone: workers that wait for the rest of an aggregate may end now."""
+        if self.closed:
+            for lane in range(len(self._lanes)):
+                self._rouse(lane)
 
     def _pump_soon(self) -> None:
         if not self._pumping:
@@ -395,8 +410,7 @@ class Channel:
         if not _valid(turn.run) or (turn.done.done() and not turn.leave_rest()):
             # What it read is void, or its reader is being cancelled: none of it comes in any more.
             _wake(turn.done)
-            if self.closed:
-                self._rouse_all()
+            self._end_if_done()
             return
         run, start = turn.run, turn.start
         stop = turn.start = min(start + self._free, len(run))
@@ -410,9 +424,7 @@ class Channel:
             if len(indices) == len(run)
             else Run(run.shard, run.generation, run.page, run.base, indices)
         )
-        if self.closed:
-            # Nobody waits for the rest of an aggregate any more.
-            self._rouse_all()
+        self._end_if_done()
 
     def _deal_no_more(self) -> None:
         """From here on everything goes to lane 0; called while nothing is queued or runs."""

@@ -17,7 +17,7 @@ from ruststream_kinesis.errors import LeaseLost
 from ruststream_kinesis.leases.base import SHARD_END, LeaseStore
 from ruststream_kinesis.shard import HeldShard, Mark
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.wording import shown
+from ruststream_kinesis.wording import fields, shown
 
 __all__ = ["CHECKPOINT_INTERVAL", "Checkpointer"]
 
@@ -147,10 +147,16 @@ class Checkpointer:
                 resume_from=mark.resume_from,
             )
         except LeaseLost as error:
-            logger.warning("%s: its deliveries are void, another owner reads them again", error)
+            logger.warning(
+                "%s: its deliveries are void, another owner reads them again",
+                error,
+                extra=fields(shard.stream, shard.shard_id),
+            )
+            shard.counters.leases_lost += 1
             shard.lose()
             return True
         except Exception as error:  # noqa: BLE001 - a store's failures are its own; none ends us
+            shard.counters.checkpoint_errors += 1
             count = self._log.due()
             if count is not None:
                 logger.warning(
@@ -161,8 +167,14 @@ class Checkpointer:
                     shard.stream,
                     count,
                     shown(error),
+                    extra=fields(
+                        shard.stream,
+                        shard.shard_id,
+                        mark.checkpoint if mark.checkpoint != SHARD_END else None,
+                    ),
                 )
             return False
+        shard.counters.checkpoints += 1
         self._stored, self._stored_of = mark, generation
         self._note_progress()
         return True

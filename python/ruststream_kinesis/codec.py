@@ -13,13 +13,16 @@ from typing import Any, Protocol
 import msgspec
 import msgspec.inspect
 
-__all__ = ["Codec", "Decoder", "JsonCodec"]
+__all__ = ["Codec", "Decoder", "JsonCodec", "is_pydantic_model"]
 
 Decoder = Callable[[bytes], Any]
 
 
 class Codec(Protocol):
-    """How values travel in a record's payload."""
+    """How values travel in a record's payload.
+
+    One that has an attribute `content_type` says so in the AsyncAPI document.
+    """
 
     def encode(self, value: Any) -> bytes:
         """The payload of `value`."""
@@ -34,21 +37,22 @@ class Codec(Protocol):
         ...
 
 
-def _pydantic_model(kind: Any) -> bool:
+def is_pydantic_model(kind: Any) -> bool:
+    """Whether it is a pydantic model; without pydantic there is none."""
     # A model exists only where pydantic was imported, so the package itself never imports it.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def _encode_foreign(value: Any) -> Any:
-    if _pydantic_model(type(value)):
+    if is_pydantic_model(type(value)):
         return value.model_dump(mode="json")
     # Not NotImplementedError, which is a RuntimeError: it is the value that is of a wrong type.
     raise TypeError(f"no JSON form of {type(value).__name__}")
 
 
 def _decode_foreign(kind: type, value: Any) -> Any:
-    if _pydantic_model(kind):
+    if is_pydantic_model(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined]  # a pydantic model, above
     return value  # `object`: `_check_makeable` lets nothing else come here
 
@@ -73,7 +77,7 @@ def _check_makeable(kind: Any) -> None:
             if (
                 isinstance(node, msgspec.inspect.CustomType)
                 and node.cls is not object
-                and not _pydantic_model(node.cls)
+                and not is_pydantic_model(node.cls)
             ):
                 raise TypeError(
                     f"{node.cls.__qualname__} has no schema: make it a msgspec.Struct, a dataclass, "
@@ -112,7 +116,7 @@ class JsonCodec:
             return _as_it_is
         if kind is str:
             return _as_text
-        if _pydantic_model(kind):
+        if is_pydantic_model(kind):
             validate: Decoder = kind.model_validate_json
             return validate
         decode: Decoder = msgspec.json.Decoder(kind, dec_hook=_decode_foreign).decode

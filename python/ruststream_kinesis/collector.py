@@ -22,6 +22,7 @@ from typing import Protocol
 
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.buffer import Buffer, Pending
+from ruststream_kinesis.counters import PublishCounters
 from ruststream_kinesis.errors import (
     BufferFull,
     InvalidRecord,
@@ -43,6 +44,7 @@ from ruststream_kinesis.transport import (
     judge,
     record_limit,
 )
+from ruststream_kinesis.wording import fields
 
 __all__ = ["SWEEP_INTERVAL", "Batching", "Collector", "Owner"]
 
@@ -112,6 +114,8 @@ class Collector:
     ) -> None:
         self.stream = stream
         self.loop = loop
+        self.counters = PublishCounters()
+        """What becomes of its records; who has several collectors of a stream gives them one."""
         self._owner = owner
         self._link = link
         self._batching = batching
@@ -268,13 +272,17 @@ class Collector:
         finally:
             self._on_their_way -= 1
             self._changed.set()
-        left = []
+        left, refused = [], 0
         for record, result in zip(batch, results, strict=True):
             if isinstance(result, PutResult):
                 if not record.done():
                     record.set_result(result)
-            elif self._was_refused(record, result):
-                left.append(record)
+            else:
+                refused += 1
+                if self._was_refused(record, result):
+                    left.append(record)
+        self.counters.records += len(batch) - refused
+        self.counters.errors += refused
         if left:
             self._try_again(number, left, whole=whole)
         elif self._troubled:
@@ -363,7 +371,7 @@ class Collector:
                     self.stream.name,
                     count,
                     error,
-                    extra={"stream": self.stream.name},
+                    extra=fields(self.stream.name),
                 )
 
     def _sweep(self, now: float) -> None:

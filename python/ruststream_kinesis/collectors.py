@@ -14,10 +14,13 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from ruststream_kinesis.aggregating import AggregatingCollector
 from ruststream_kinesis.clock import wait
 from ruststream_kinesis.collector import Batching, Collector
+from ruststream_kinesis.counters import PublishCounters
+from ruststream_kinesis.state import PublishState
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import Link
 
@@ -38,6 +41,8 @@ class Collectors:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.published: dict[str, PublishCounters] = {}
+        """By the name of the stream; since this process began."""
         self._lock = threading.Lock()
         self._known: weakref.WeakValueDictionary[
             tuple[asyncio.AbstractEventLoop, StreamRef, Batching], Collector
@@ -58,7 +63,20 @@ class Collectors:
             if found is None:
                 kind = AggregatingCollector if batching.aggregate else Collector
                 found = self._known[key] = kind(self, self._link, stream, batching, loop)
+                found.counters = self.counters_of(stream.name)
         return found
+
+    def counters_of(self, stream: str) -> PublishCounters:
+        """The counters of a stream, whoever publishes to it."""
+        found = self.published.get(stream)
+        # Not `setdefault` alone: this is asked for at every single put.
+        return found or self.published.setdefault(stream, PublishCounters())
+
+    @property
+    def state(self) -> tuple[PublishState, ...]:
+        """What was put into each stream; counters as they are at this moment."""
+        known = sorted(self.published.items())
+        return tuple(PublishState(stream, replace(counters)) for stream, counters in known)
 
     async def pause(self, seconds: float, changed: asyncio.Event) -> None:
         """Waits until `changed`, at most `seconds` of the service's time."""

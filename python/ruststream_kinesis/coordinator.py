@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -37,12 +38,12 @@ from ruststream_kinesis.rewind import Rewinds
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import ancestors, startable
 from ruststream_kinesis.sharing import Sharing
-from ruststream_kinesis.state import ShardState
+from ruststream_kinesis.state import ShardState, SourceState
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.taking import Taking
 from ruststream_kinesis.transport import Failure, StreamInfo, judge, patiently
-from ruststream_kinesis.wording import label, listing, shown
+from ruststream_kinesis.wording import fields, fields_of, kind, label, listing, shown
 
 __all__ = ["Coordinator", "Holding"]
 
@@ -115,6 +116,9 @@ class Coordinator:
             self._neighbours,
             limit,
         )
+        self._answered: float | None = None
+        """When the store was read last, on the monotonic clock."""
+        self._store_error: str | None = None
         self._joined = False
         self._elsewhere: set[str] = set()
         """Shards that other instances held at the last pass."""
@@ -175,6 +179,7 @@ class Coordinator:
             except StreamRecreated:
                 raise
             except Exception as error:
+                self._store_error = kind(error)
                 delay = backoff.next()
                 passing = (
                     not isinstance(error, KinesisError)
@@ -188,6 +193,7 @@ class Coordinator:
                     "the start of stream %s waits for the lease store, trying again: %s",
                     self._label,
                     shown(error),
+                    extra=fields(self._stream.name),
                 )
             await self._clock.sleep(delay)
 
@@ -199,7 +205,29 @@ class Coordinator:
     @property
     def state(self) -> tuple[ShardState, ...]:
         """Those shards at this moment."""
-        return tuple(each.shard.state for each in self.holdings.values() if each.live)
+        # A copy: somebody who scrapes metrics may ask from another thread.
+        return tuple(each.shard.state for each in list(self.holdings.values()) if each.live)
+
+    @property
+    def source(self) -> SourceState:
+        """The other shards, the other instances, and the lease store, as of the last pass."""
+        me = self._heartbeat.member
+        held = {
+            e.shard.shard_id: e.shard.checkpoint for e in list(self.holdings.values()) if e.live
+        }
+        answered = self._answered
+        return SourceState(
+            counters=dataclasses.replace(
+                self.held.counters, read_errors=dict(self.held.counters.read_errors)
+            ),
+            owners=self._neighbours.owners(
+                self._discovery.shards, held, self.held.absent.why, me.owner_id
+            ),
+            members=tuple(sorted((*self._neighbours.members, me.owner_id))),
+            store_answered_ago=None if answered is None else self._clock.monotonic() - answered,
+            store_error=self._store_error or self._heartbeat.error,
+            poll_interval=self._stream.poll_interval,
+        )
 
     async def stop_reading(self) -> None:
         """Ends the lease loop and every reader; leases stay held until `release`."""
@@ -245,11 +273,16 @@ class Coordinator:
                         len(errors),
                         self._label,
                         shown(errors[0]),
+                        extra=fields(self._stream.name),
                     )
                 await self._clock.sleep(backoff.next())
             if held:
                 logger.info(
-                    "released %d shard(s) of stream %s: %s", len(held), self._label, listing(held)
+                    "released %d shard(s) of stream %s: %s",
+                    len(held),
+                    self._label,
+                    listing(held),
+                    extra=fields(self._stream.name),
                 )
         finally:
             # Whatever came of it: nobody waits for a release any more.
@@ -268,7 +301,11 @@ class Coordinator:
         try:
             await self._heartbeat.part(self._name)
         except Exception as error:  # noqa: BLE001 - a store's failures are its own; the row runs out
-            logger.warning("cannot tell the other instances that this one stops: %s", shown(error))
+            logger.warning(
+                "cannot tell the other instances that this one stops: %s",
+                shown(error),
+                extra=fields(self._stream.name),
+            )
 
     async def _run(self) -> None:
         while True:
@@ -278,6 +315,8 @@ class Coordinator:
             try:
                 await self._pass(look)
             except Exception as error:  # noqa: BLE001 - the loop must outlive any store or service
+                # Next to nothing but the store can fail in a pass.
+                self._store_error = kind(error)
                 count = self._log.due()
                 if count is not None:
                     logger.warning(
@@ -285,6 +324,7 @@ class Coordinator:
                         self._label,
                         count,
                         shown(error),
+                        extra={**fields_of(error), **fields(self._stream.name)},
                     )
 
     async def _pass(self, look: float) -> None:
@@ -298,6 +338,7 @@ class Coordinator:
         survey = await self._store.survey(
             self._stream.name, self._group, max_age=0.0 if waiting else look
         )
+        self._answered, self._store_error = self._clock.monotonic(), None
         self._neighbours.look(survey, self._discovery.shards)
         leases = survey.leases
         rows = {row.key.shard_id: row for row in leases}
@@ -350,6 +391,7 @@ class Coordinator:
             len(self.holdings),
             len(wanted),
             len(decision.hand_over),
+            extra=fields(self._stream.name),
         )
         if self._rewinds.rule is None:
             raise RuntimeError("shards are taken only after their stream was opened")

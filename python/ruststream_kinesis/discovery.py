@@ -20,7 +20,7 @@ from ruststream_kinesis.errors import StreamRecreated
 from ruststream_kinesis.identity import Identity, is_gone
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import ShardInfo
-from ruststream_kinesis.wording import shown
+from ruststream_kinesis.wording import fields, shown
 
 __all__ = ["Discovery"]
 
@@ -115,5 +115,5 @@ class Discovery:
                 self._stream.name,
                 count,
                 shown(error),
-                extra={"stream": self._stream.name},
+                extra=fields(self._stream.name),
             )

@@ -148,9 +148,13 @@ class _Worker:
 
     def __str__(self) -> str:
         run = self.run
-        if run is None or self.place < 0:
+        if run is None:
             return "no record"
-        number = run.page.sequence_number(self.place - run.base)
+        index = self.place - run.base
+        # None was started yet; or another thread asks, for metrics, between two runs.
+        if not 0 <= index < len(run.page):
+            return "no record"
+        number = run.page.sequence_number(index)
         return f"record {number} of shard {run.shard.shard_id}, stream {run.shard.stream}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.leases.base import LeaseState, LeaseStore
+from ruststream_kinesis.wording import fields
 
 __all__ = ["Forgetting"]
 
@@ -53,5 +54,6 @@ class Forgetting:
                     self._stream,
                     shard_id,
                     missing[shard_id].checkpoint,
+                    extra=fields(self._stream, shard_id),
                 )
             await self._store.delete(missing[shard_id].key)

@@ -8,10 +8,11 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from ruststream_kinesis.codec import Codec, Decoder
+from ruststream_kinesis.context import Context
 from ruststream_kinesis.errors import HandlerError, TransactionsUnsupported
 from ruststream_kinesis.message import Headers, KinesisMessage
 from ruststream_kinesis.outcomes import Outcome
@@ -19,7 +20,7 @@ from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.seek import Seeker
 
-__all__ = ["Handler", "Tools", "resolve_handler"]
+__all__ = ["Handler", "Tools", "payload_source", "resolve_handler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Tools:
 
     publisher: KinesisPublisher
     seeker: Seeker
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """What the application's lifespan yielded."""
 
 
 Source = Callable[[Any, "KinesisMessage[Any] | None", Tools], Any]
@@ -56,10 +59,16 @@ class Handler:
     """One for each parameter; `None` where the payload is the only one: the fast way."""
     wants_message: bool
     """Whether a `KinesisMessage` has to be made for a call, or one for each of a batch."""
+    returns: Any
+    """Its return annotation, evaluated; `inspect.Parameter.empty` where there is none."""
+    doc: str
+    """Its docstring without indentation, or nothing."""
+    wants_context: tuple[str, ...] = ()
+    """Names of what its parameters ask of the context."""
 
     def arguments(self, value: Any, message: KinesisMessage[Any] | None, tools: Tools) -> list[Any]:
         """The arguments of one call, in the order of the parameters."""
-        return [source(value, message, tools) for source in self.sources or (_payload,)]
+        return [source(value, message, tools) for source in self.sources or (payload_source,)]
 
 
 def resolve_handler(
@@ -74,7 +83,8 @@ def resolve_handler(
 
     The first free parameter is the payload; `KinesisMessage`, `Headers`, `KinesisPublisher`,
     `KinesisPosition` and `Seeker` may be asked for beside it, by annotation, in any order. A
-    `KinesisMessage[T]` alone makes `T` the payload's type.
+    `KinesisMessage[T]` alone makes `T` the payload's type. `Annotated[T, Context()]` is a part of the
+    application's context, of any type.
 
     Args:
         function: `async def` or plain `def`.
@@ -122,8 +132,11 @@ def resolve_handler(
         payload_type=payload_type,
         decode=decode,
         replies=_replies(hints.get("return"), batch=batch),
-        sources=None if sources == [_payload] else tuple(sources),
+        sources=None if sources == [payload_source] else tuple(sources),
         wants_message=any(source in _FROM_MESSAGE.values() for source in sources),
+        returns=hints.get("return", _MISSING),
+        doc=inspect.cleandoc(target.__doc__ or ""),
+        wants_context=tuple(each.name for each in sources if isinstance(each, _FromContext)),
     )
 
 
@@ -153,9 +166,11 @@ def _sources(
             raise HandlerError(
                 f"{where} has no annotation: the payload's type (or bytes, str), or one of {_BESIDE}"
             )
-        source = (_injected_in_batch if batch else _injected)(annotation, where)
+        source = _from_context(annotation, parameter, where) or (
+            _injected_in_batch if batch else _injected
+        )(annotation, where)
         if source is None and payload_type is _MISSING:
-            payload, payload_type, source = parameter.name, annotation, _payload
+            payload, payload_type, source = parameter.name, annotation, payload_source
         elif source is _FROM_MESSAGE[KinesisMessage]:
             messages[parameter.name] = annotation
         if source is not None:
@@ -225,8 +240,33 @@ def _annotations(
     return hints
 
 
-def _payload(value: Any, _message: Any, _tools: Tools) -> Any:
+def payload_source(value: Any, _message: Any, _tools: Tools) -> Any:
+    """The source of the parameter that takes the payload."""
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class _FromContext:
+    """The source of a parameter that asks for a part of the application's context."""
+
+    name: str
+
+    def __call__(self, _value: Any, _message: Any, tools: Tools) -> Any:
+        return tools.context[self.name]
+
+
+def _from_context(annotation: Any, parameter: inspect.Parameter, where: str) -> _FromContext | None:
+    """The same where a parameter is marked; `None` where it is not."""
+    marks = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    unmade = (_bare(annotation), *marks)
+    if isinstance(parameter.default, Context) or any(each is Context for each in unmade):
+        raise HandlerError(
+            f"{where}: what comes from the context is declared as Annotated[T, Context()]"
+        )
+    for mark in marks:
+        if isinstance(mark, Context):
+            return _FromContext(mark.name or parameter.name)
+    return None
 
 
 _FROM_TOOLS: dict[Any, Source] = {

@@ -3,7 +3,8 @@
 Invariants:
 
 * A shard that is handed over in peace repeats nothing. Its checkpoint covers every delivery that was
-  started: those older, in the shard, than the newest started one are run too, and nothing newer is.
+  started: those older, in the shard, than the newest started one are run too, and the rest of its
+  aggregate, and nothing newer is.
 * While a handler of the shard runs it is not let go, whether or not a rewind made its delivery void.
 """
 
@@ -16,6 +17,7 @@ from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.copies import Copies
 from ruststream_kinesis.holding import Holding
+from ruststream_kinesis.wording import fields
 
 __all__ = ["LOOK", "drain"]
 
@@ -50,4 +52,5 @@ async def drain(holding: Holding, channel: Channel, copies: Copies, clock: Clock
                 shard.shard_id,
                 shard.stream,
                 shard.watermark.open - shard.watermark.held,
+                extra=fields(shard.stream, shard.shard_id),
             )

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import LeaseLost
-from ruststream_kinesis.leases.base import LeaseState, LeaseStore, Member
+from ruststream_kinesis.leases.base import LeaseKey, LeaseState, LeaseStore, Member
 from ruststream_kinesis.loopthread import run_in_thread
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.wording import shown
+from ruststream_kinesis.wording import fields, fields_of, kind, shown
 
 __all__ = ["LEASE_DURATION", "PASS_INTERVAL", "STALL_TIMEOUT", "Heartbeat", "Tenure"]
 
@@ -130,6 +130,8 @@ class Heartbeat:
         self._pulse = 0.0
         self._stalled = False
         self._log = MinuteLog(clock)
+        self.error: str | None = None
+        """Class and code of the last failure to renew, while renewals fail."""
 
     @property
     def member(self) -> Member:
@@ -238,6 +240,7 @@ class Heartbeat:
             return
         try:
             await store.beat(member, duration=MEMBER_DURATION)
+            self.error = None
             if not self._member.subscriptions:
                 # It left meanwhile, and the row that it removed may be there again by this.
                 await store.leave(member.nonce)
@@ -261,7 +264,8 @@ class Heartbeat:
                 if tenure.end(str(error)):
                     tell(tenure)
             except Exception as error:  # noqa: BLE001 - a store's failures are its own
-                self._failed(f"the lease of {tenure.lease.key.row}", error)
+                key = tenure.lease.key
+                self._failed(f"the lease of {key.row}", error, key)
                 if self._clock.monotonic() >= tenure.until and tenure.end(
                     f"its lease ran out unrenewed: {shown(error)}", ran_out=True
                 ):
@@ -269,9 +273,14 @@ class Heartbeat:
             else:
                 tenure.prolong(sent + LEASE_DURATION - _MARGIN)
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, what: str, error: Exception, key: LeaseKey | None = None) -> None:
+        self.error = kind(error)
         count = self._log.due()
         if count is not None:
             logger.warning(
-                "cannot renew %s (%d failure(s)), trying again: %s", what, count, shown(error)
+                "cannot renew %s (%d failure(s)), trying again: %s",
+                what,
+                count,
+                shown(error),
+                extra=fields_of(error) if key is None else fields(key.stream, key.shard_id),
             )

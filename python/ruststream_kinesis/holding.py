@@ -128,6 +128,8 @@ class Absences:
         self.handed: set[str] = set()
         """Those that were let go of to a successor; its taking them shows in the row alone."""
         self._doubts: dict[str, float] = {}
+        self.why: dict[str, str] = {}
+        """What reading them failed with, by class and code, where that is why they were given up."""
 
     def add(self, holding: Holding) -> None:
         """Its shard is given up."""
@@ -136,6 +138,8 @@ class Absences:
         if now - holding.taken > _HEALTHY:
             backoff.reset()
         self._until[shard_id] = now + backoff.next()
+        if holding.shard.read_error is not None:
+            self.why[shard_id] = holding.shard.read_error
 
     def has(self, shard_id: str) -> bool:
         """Whether it is too early to take the shard again."""
@@ -155,10 +159,13 @@ class Absences:
         self.left.discard(shard_id)
         self.handed.discard(shard_id)
         self._doubts.pop(shard_id, None)
+        self.why.pop(shard_id, None)
 
     def taken_elsewhere(self, shard_ids: Iterable[str]) -> None:
         """Other instances hold these."""
         self.left.difference_update(shard_ids)
+        for shard_id in self.why.keys() & set(shard_ids):
+            del self.why[shard_id]
 
     def recall(self) -> None:
         """Ends every back-off: whatever a shard was given up for, it opens elsewhere now."""
@@ -170,5 +177,6 @@ class Absences:
         self.left = {each for each in self.left if each in listed}
         self.handed = {each for each in self.handed if each in listed}
         self._doubts = {each: when for each, when in self._doubts.items() if each in listed}
+        self.why = {each: why for each, why in self.why.items() if each in listed}
         for shard_id in [each for each in self._until if each not in listed]:
             del self._until[shard_id], self._backoffs[shard_id]

@@ -20,6 +20,7 @@ from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import Channel
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.copies import Copies
+from ruststream_kinesis.counters import ReadCounters
 from ruststream_kinesis.discovery import Discovery
 from ruststream_kinesis.errors import KinesisError, StreamRecreated
 from ruststream_kinesis.handover import LOOK, drain
@@ -27,7 +28,7 @@ from ruststream_kinesis.holding import Absences, Holding
 from ruststream_kinesis.identity import is_gone
 from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.wording import shown
+from ruststream_kinesis.wording import fields, kind, shown
 
 __all__ = ["Holdings"]
 
@@ -67,6 +68,7 @@ class Holdings:
         self._discovery = discovery
         self._wake = wake
         self.by_id: dict[str, Holding] = {}
+        self.counters = ReadCounters()
         self.absent = Absences(connection.clock)
         self.released: Callable[[], None] = lambda: None
         """Called whenever a shard was released."""
@@ -81,6 +83,8 @@ class Holdings:
         """Starts to read a shard whose lease was taken."""
         shard_id = holding.shard.shard_id
         self.by_id[shard_id] = holding
+        # Until a read is answered, it is what it was given up for.
+        holding.shard.read_error = self.absent.why.get(shard_id)
         self.absent.taken(shard_id)
         if holding.waits:
             # Nobody may wait for that: it takes as long as a handler.
@@ -89,10 +93,14 @@ class Holdings:
             self._start(holding)
         if self._blind:
             self._blind = False
-            logger.info("%s is read here again: leases can be had again", self._label)
+            logger.info(
+                "%s is read here again: leases can be had again",
+                self._label,
+                extra=fields(holding.shard.stream),
+            )
 
     def _start(self, holding: Holding) -> None:
-        holding.shard.unread = False
+        holding.shard.begins()
         name = f"reader[{self._label}/{holding.shard.shard_id}]"
         holding.reader = self._supervisor.spawn(name, self._read(holding))
 
@@ -113,12 +121,17 @@ class Holdings:
                 shard.shard_id,
                 self._label,
                 error,
-                extra={"stream": shard.stream, "shard_id": shard.shard_id},
+                extra=fields(shard.stream, shard.shard_id),
             )
             self.give_up(holding)
-        except Exception:
+        except Exception as error:
             # A fault of ours: the shard is read anew from its checkpoint, never skipped.
-            logger.exception("the reader of shard %s failed", shard.shard_id)
+            shard.read_error = kind(error)
+            logger.exception(
+                "the reader of shard %s failed",
+                shard.shard_id,
+                extra=fields(shard.stream, shard.shard_id),
+            )
             self.give_up(holding)
         else:
             # Nothing is awaited from here to the end of the task: a rewind finds it at work or done.
@@ -158,7 +171,7 @@ class Holdings:
         There is no deadline, and the lease is renewed meanwhile.
         """
         shard = holding.shard
-        self._channel.limit([shard])
+        self._channel.halt(shard)
         # Whoever has it next finds its tip.
         shard.opened.set()
         if self._channel.at_work(shard):
@@ -302,16 +315,23 @@ class Holdings:
                     count,
                     shard.shard_id,
                     shown(error),
+                    extra=fields(shard.stream, shard.shard_id),
                 )
             return
         if holding.finished:
-            logger.info("shard %s of stream %s is finished", shard.shard_id, self._label)
+            logger.info(
+                "shard %s of stream %s is finished",
+                shard.shard_id,
+                self._label,
+                extra=fields(shard.stream, shard_id=shard.shard_id),
+            )
         elif holding.successor is not None and holding.tenure.reason is None:
             logger.info(
                 "shard %s of stream %s is handed over to %s",
                 shard.shard_id,
                 self._label,
                 holding.successor_name,
+                extra=fields(shard.stream, shard.shard_id),
             )
 
     def hand_over(self, holding: Holding, successor: str, name: str) -> None:
@@ -336,6 +356,7 @@ class Holdings:
             shard.shard_id,
             self._label,
             holding.successor_name,
+            extra=fields(shard.stream, shard.shard_id),
         )
         if holding.reader is not None:
             await self._supervisor.cancel([holding.reader])
@@ -350,7 +371,14 @@ class Holdings:
         holding = self.by_id.get(shard.shard_id)
         if holding is None or holding.shard is not shard or shard.lost:
             return
-        logger.warning("shard %s of stream %s is lost: %s", shard.shard_id, self._label, why)
+        logger.warning(
+            "shard %s of stream %s is lost: %s",
+            shard.shard_id,
+            self._label,
+            why,
+            extra=fields(shard.stream, shard.shard_id),
+        )
+        self.counters.leases_lost += 1
         # Not without its mark: where the row is ours still, an old rewind must not pass for the last.
         self.conclude(holding)
         self.over(shard)
@@ -363,6 +391,7 @@ class Holdings:
                     "this process stood still. It asks for shards again at each pass",
                     self._heartbeat.member.owner_id,
                     self._label,
+                    extra=fields(shard.stream),
                 )
 
     def give_up_held(self) -> None:

@@ -15,6 +15,7 @@ from ruststream_kinesis.errors import AccessDenied, KinesisError, RequestError
 from ruststream_kinesis.opening import check_created
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import StreamInfo
+from ruststream_kinesis.wording import fields
 
 __all__ = ["Identity", "is_gone"]
 
@@ -82,7 +83,12 @@ class Identity:
             check_created(self._stream.name, self._created, info.created)
         except AccessDenied as error:
             # Allowed at the start and not any more: nobody can know, and reading must go on.
-            logger.warning("cannot look whether stream %s is the same: %s", self._stream, error)
+            logger.warning(
+                "cannot look whether stream %s is the same: %s",
+                self._stream,
+                error,
+                extra=fields(self._stream.name),
+            )
         except KinesisError as error:
             return error
         self._cleared = doubts

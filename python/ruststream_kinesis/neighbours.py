@@ -1,17 +1,18 @@
 """The other instances of a subscription, by the names that an operator knows them by.
 
-For the log alone: nothing is decided here (that is `sharing.py`). Invariant: who is gone is said
-once, for as long as it stays away.
+For the log and for `app.state()` alone: nothing is decided here (that is `sharing.py`). Invariant:
+who is gone is said once, for as long as it stays away.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 
 from ruststream_kinesis.leases.base import LeaseState, Survey, member_of, owner_id_of
-from ruststream_kinesis.wording import listing
+from ruststream_kinesis.state import ShardOwner
+from ruststream_kinesis.wording import fields, listing, stream_of
 
 __all__ = ["Neighbours"]
 
@@ -33,6 +34,7 @@ class Neighbours:
         """Owner ids of the others, by nonce."""
         self._owners: dict[str, str] = {}
         """Owner that each shard had last, as stored."""
+        self._rows: dict[str, LeaseState] = {}
         self._checkpoints: dict[str, str | None] = {}
         """Of each shard, as stored."""
 
@@ -44,6 +46,7 @@ class Neighbours:
             listed: Shards of the stream: the row of another one may go.
         """
         self._look_at_checkpoints(survey, listed)
+        self._rows = {row.key.shard_id: row for row in survey.leases}
         present = {each.nonce: each.owner_id for each in survey.members if each.nonce != self._me}
         gone = self._present.keys() - present.keys()
         if gone:
@@ -51,7 +54,12 @@ class Neighbours:
             left = Counter(member_of(row.owner) for row in survey.leases)
             for nonce in sorted(gone):
                 if not left[nonce]:
-                    logger.info("instance %s of %s has left", self._present[nonce], self._label)
+                    logger.info(
+                        "instance %s of %s has left",
+                        self._present[nonce],
+                        self._label,
+                        extra=fields(stream_of(self._label)),
+                    )
                     continue
                 logger.info(
                     "instance %s of %s has left, or died: the %d shard(s) that it holds still are "
@@ -59,6 +67,7 @@ class Neighbours:
                     self._present[nonce],
                     self._label,
                     left[nonce],
+                    extra=fields(stream_of(self._label)),
                 )
         self._present = present
         self._owners = {
@@ -81,8 +90,45 @@ class Neighbours:
                 len(lost),
                 self._label,
                 listing(lost),
+                extra=fields(stream_of(self._label)),
             )
         self._checkpoints = stored
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Owner ids of the others, sorted."""
+        return tuple(sorted(self._present.values()))
+
+    def owners(
+        self, listed: Iterable[str], held: Mapping[str, str | None], why: Mapping[str, str], me: str
+    ) -> tuple[ShardOwner, ...]:
+        """Whose every shard is, as of the last look, but for what is held here, which is known.
+
+        Args:
+            listed: Shards of the stream.
+            held: Those that are held here, and their checkpoints.
+            why: What reading them failed with here, of those that were given up.
+            me: Owner id of this instance.
+        """
+        found = []
+        for shard_id in listed:
+            row = self._rows.get(shard_id)
+            mine = shard_id in held
+            owner = None if row is None or row.free or row.owner is None else row.owner
+            if owner is not None and member_of(owner) == self._me:
+                owner = None  # let go of since then
+            found.append(
+                ShardOwner(
+                    shard_id=shard_id,
+                    owner=me if mine else None if owner is None else owner_id_of(owner),
+                    mine=mine,
+                    finished=not mine and row is not None and row.finished,
+                    checkpoint=(held.get(shard_id) if mine else None)
+                    or (None if row is None else row.checkpoint),
+                    error=why.get(shard_id),
+                )
+            )
+        return tuple(found)
 
     def name(self, nonce: str) -> str:
         """The owner id of a member."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
@@ -13,7 +13,13 @@ from ruststream_kinesis.buffer import Pending
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.collector import Batching, Collector
 from ruststream_kinesis.connection import Connection
-from ruststream_kinesis.errors import ConfigurationError, InvalidRecord, NotConnected
+from ruststream_kinesis.errors import (
+    BufferFull,
+    ConfigurationError,
+    InvalidRecord,
+    NotConnected,
+    PublishError,
+)
 from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
     MAX_PUT_RECORDS,
@@ -22,6 +28,7 @@ from ruststream_kinesis.limits import (
     check_record_size,
     check_seconds,
 )
+from ruststream_kinesis.publications import Publication, PublishMiddlewares, Put, publication
 from ruststream_kinesis.records import OutgoingRecord, Parts, RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import PutResult
@@ -136,6 +143,7 @@ class KinesisPublisher:
         connection: The service's connection.
         policy: Where keys come from, how long to try, whether to collect.
         codec: Encodes values.
+        around: What each value passes first.
     """
 
     def __init__(
@@ -143,9 +151,11 @@ class KinesisPublisher:
         connection: Connection,
         policy: KinesisPublish | None = None,
         codec: Codec | None = None,
+        around: PublishMiddlewares | None = None,
     ) -> None:
         self._connection = connection
         self._policy = policy or KinesisPublish()
+        self._around = around or PublishMiddlewares()
         self._maker = RecordMaker(self._policy.partition_key, codec or JsonCodec())
         self._parts = self._maker.parts
         self._batching = self._policy.batching
@@ -192,7 +202,13 @@ class KinesisPublisher:
             NotConnected: The service is not running.
             PublishError: The service refused it, or went on refusing it past the deadline.
         """
-        if self._batching is not None:
+        if (through := self._around.through) is not None:
+            given = publication(
+                value, to, partition_key, headers, explicit_hash_key, self._putting(self._deadline)
+            )
+            if (result := await through(given)) is None:
+                raise _no_result(to)
+        elif self._batching is not None:
             parts = self._parts(value, to, partition_key, headers, explicit_hash_key)
             result = await self._collect(parts, self._deadline)
         else:
@@ -214,8 +230,14 @@ class KinesisPublisher:
         """
         if self._batching is not None:
             return await self.collect_while(value, to, wanted)
-        record = self._maker.make(value, to, None, None)
         seconds = self._policy.deadline
+        if (through := self._around.through) is not None:
+            given = publication(value, to, None, None, None, self._putting(seconds, wanted))
+            result = await through(given)
+            if result is None and wanted():
+                raise _no_result(to)
+            return result
+        record = self._maker.make(value, to, None, None)
         deadline = None if seconds is None else self._connection.clock.monotonic() + seconds
         return await send(self._connection, record, deadline=deadline, wanted=wanted)
 
@@ -224,6 +246,10 @@ class KinesisPublisher:
 
         Where the buffer is full it waits outside, in its order: who calls bounds how many do.
         """
+        if (through := self._around.through) is not None:
+            # Plain functions all of them, as was made sure of at the start.
+            put = self._putting(self._policy.deadline, wanted)
+            return through(publication(value, to, None, None, None, put))  # type: ignore[return-value]  # so it is a future
         return self._collect(
             self._parts(value, to, None, None, None), self._policy.deadline, wanted
         )
@@ -258,6 +284,7 @@ class KinesisPublisher:
         Raises:
             BufferFull: The policy has a `batch`, and its buffer is full: nothing of the record is
                 kept.
+            ConfigurationError: The policy has a `batch`, and a publish middleware is an `async def`.
         """
         if self._batching is None:
             return asyncio.get_running_loop().create_task(
@@ -270,6 +297,16 @@ class KinesisPublisher:
                 ),
                 name=f"publish[{to}]",
             )
+        if (through := self._around.through) is not None:
+            self._around.check_plain("publish_nowait", to)
+            put = self._putting(self._deadline, patient=False)
+            given = publication(value, to, partition_key, headers, explicit_hash_key, put)
+            try:
+                return through(given)  # type: ignore[return-value]  # plain functions: a future
+            except BufferFull:
+                raise
+            except Exception as error:  # noqa: BLE001 - as below, and a middleware's too
+                return _failed(error)
         try:
             record = self._parts(value, to, partition_key, headers, explicit_hash_key)
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
@@ -291,6 +328,27 @@ class KinesisPublisher:
             except (InvalidRecord, NotConnected) as error:
                 return _failed(error)
         return last[2].submit(entry, size, key, self._deadline, None, False)  # type: ignore[return-value]  # as above
+
+    def _putting(
+        self,
+        seconds: float | None,
+        wanted: Callable[[], bool] | None = None,
+        *,
+        patient: bool = True,
+    ) -> Put:
+        """What puts a record that has passed all middlewares: without waiting, where it collects."""
+
+        def put(given: Publication) -> Awaitable[PutResult | None]:
+            connection, maker = self._connection, self._maker
+            said = (given.value, given.to, given.partition_key, given.headers or None)
+            if self._batching is not None:
+                parts = self._parts(*said, given.explicit_hash_key)
+                return self._collect(parts, seconds, wanted, patient)
+            record = maker.make(*said, given.explicit_hash_key)
+            deadline = None if seconds is None else connection.clock.monotonic() + seconds
+            return send(connection, record, deadline=deadline, wanted=wanted)
+
+        return put
 
     def _collect(
         self,
@@ -318,6 +376,14 @@ class KinesisPublisher:
             data_bytes = len(entry[0])
             check_record_size(data_bytes, size - data_bytes, limit, stream.name)
         return last[2].submit(entry, size, key, deadline, wanted, patient)
+
+
+def _no_result(to: str) -> PublishError:
+    return PublishError(
+        "a publish middleware returned None in place of what call_next returns: whether the record "
+        "was published is not known",
+        stream=StreamRef.parse(to).name,
+    )
 
 
 def _failed(error: Exception) -> asyncio.Future[PutResult]:

@@ -20,6 +20,7 @@ from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.shard import MAX_HELD, HeldShard
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.transport import Failure, Transport, judge
+from ruststream_kinesis.wording import fields
 
 __all__ = ["READ_LIMIT", "Reader"]
 
@@ -118,19 +119,24 @@ class Reader:
             page = await self._read()
         except KinesisError as error:
             if shard.generation == generation:
+                shard.failed(error)
                 await self._failed(error)
             return False
         if shard.generation != generation:
             return False
         self._backoff.reset()
         self._note(len(page))
-        shard.lag_ms = page.millis_behind_latest
+        shard.polled(page)
         self._iterator, self._iterator_since = page.next_shard_iterator, started
         # Before the first await that may be cancelled: position and places move together.
         base = shard.deliver(page)
         run = Run(shard, generation, page, base, range(len(page)))
-        if not await self._channel.feed(run):
-            return False
+        shard.feeding = True
+        try:
+            if not await self._channel.feed(run):
+                return False
+        finally:
+            shard.feeding = False
         if page.next_shard_iterator is None:
             shard.end()
             return True
@@ -149,6 +155,7 @@ class Reader:
                 self._shard.stream,
                 count,
                 records,
+                extra=fields(self._shard.stream, self._shard.shard_id),
             )
 
     async def _read(self) -> Page:
@@ -201,7 +208,12 @@ class Reader:
                 self._position_refused(error)
             if self._backoff.failures == 0:
                 # The ordinary end of an iterator that waited for slow handlers: no reason to wait.
-                logger.info("%s; a new iterator is built at %s", error, self._shard.read_from)
+                logger.info(
+                    "%s; a new iterator is built at %s",
+                    error,
+                    self._shard.read_from,
+                    extra=fields(self._shard.stream, self._shard.shard_id),
+                )
                 self._backoff.next()
                 return
         elif self._clock.monotonic() - self._iterator_since >= _ITERATOR_LIFE:
@@ -214,10 +226,14 @@ class Reader:
                 self._shard.stream,
                 count,
                 error,
-                extra={"stream": self._shard.stream, "shard_id": self._shard.shard_id},
+                extra=fields(self._shard.stream, self._shard.shard_id),
             )
         if isinstance(error, PageError):
-            logger.debug("response that could not be read", exc_info=error)
+            logger.debug(
+                "response that could not be read",
+                exc_info=error,
+                extra=fields(self._shard.stream, self._shard.shard_id),
+            )
         await self._clock.sleep(self._backoff.next())
 
     async def _is_same(self) -> bool:
@@ -235,7 +251,11 @@ class Reader:
                 if judge(error) is Failure.TERMINAL:
                     raise
                 # Not known now: the position stays, and is asked for again.
-                logger.warning("cannot look whether a stream is the same, trying again: %s", error)
+                logger.warning(
+                    "cannot look whether a stream is the same, trying again: %s",
+                    error,
+                    extra=fields(self._shard.stream, self._shard.shard_id),
+                )
                 await self._clock.sleep(self._backoff.next())
                 return False
         return self._shard.generation == generation
@@ -255,6 +275,9 @@ class Reader:
             shard.stream,
             shard.read_from,
             error,
-            extra={"stream": shard.stream, "shard_id": shard.shard_id, "event": "data_loss"},
+            extra={
+                **fields(shard.stream, shard.shard_id, shard.read_from.sequence_number),
+                "event": "data_loss",
+            },
         )
         shard.read_from, shard.read_after = KinesisPosition.horizon(), False

@@ -32,6 +32,7 @@ from ruststream_kinesis.message import (
 )
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import Failure, PutEntry, PutResult, judge, record_limit
+from ruststream_kinesis.wording import fields
 
 __all__ = ["OutgoingRecord", "Parts", "RecordMaker", "outgoing", "send", "spread_key"]
 
@@ -226,13 +227,14 @@ async def _sent(
         try:
             if len(record.data) + record.key_bytes > DEFAULT_MAX_RECORD_BYTES:
                 await _check_size(connection, record)
-            return await connection.transport.put_record(
+            result = await connection.transport.put_record(
                 record.stream,
                 record.data,
                 record.partition_key,
                 explicit_hash_key=record.explicit_hash_key,
             )
         except RequestError as error:
+            connection.collectors.counters_of(record.stream.name).errors += 1
             backoff = backoff or Backoff(first=0.1, cap=5.0)
             log = log or MinuteLog(clock)
             delay = backoff.next()
@@ -244,6 +246,9 @@ async def _sent(
                     stream=record.stream.name,
                 ) from error
             _say(log if deadline is None else None, record, error)
+        else:
+            connection.collectors.counters_of(record.stream.name).records += 1
+            return result
         await clock.sleep(delay)
     return None
 
@@ -252,14 +257,19 @@ def _say(log: MinuteLog | None, record: OutgoingRecord, error: RequestError) -> 
     """A publisher with a deadline tells its caller; one without has only the log."""
     count = None if log is None else log.due()
     if count is None:
-        logger.debug("publishing to %s failed, trying again: %s", record.stream, error)
+        logger.debug(
+            "publishing to %s failed, trying again: %s",
+            record.stream,
+            error,
+            extra=fields(record.stream.name),
+        )
     else:
         logger.warning(
             "publishing to stream %s failed (%d time(s)), trying again: %s",
             record.stream.name,
             count,
             error,
-            extra={"stream": record.stream.name},
+            extra=fields(record.stream.name),
         )
 
 

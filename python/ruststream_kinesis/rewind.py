@@ -39,7 +39,7 @@ from ruststream_kinesis.shards import ancestors
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.taking import Taking
 from ruststream_kinesis.transport import Failure, judge, patiently
-from ruststream_kinesis.wording import label
+from ruststream_kinesis.wording import fields, label
 
 __all__ = ["Rewinds"]
 
@@ -164,7 +164,13 @@ class Rewinds:
         self._open_rule()
         holding = self._held(shard_id)
         self._move(holding, position)
-        logger.info("moved shard %s of stream %s to %s", shard_id, self._label, position)
+        logger.info(
+            "moved shard %s of stream %s to %s",
+            shard_id,
+            self._label,
+            position,
+            extra=fields(self._stream, shard_id, position.sequence_number),
+        )
         return holding
 
     def _held(self, shard_id: str) -> Holding:
@@ -217,6 +223,7 @@ class Rewinds:
             f"; {elsewhere} shard(s) of it are held by other instances and were not moved"
             if elsewhere
             else "",
+            extra=fields(self._stream),
         )
         return moved
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ruststream_kinesis.attempts import Deferred, RetryPolicy
@@ -14,6 +14,7 @@ from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.errors import ConfigurationError, HandlerError
 from ruststream_kinesis.handlers import Handler, resolve_handler
 from ruststream_kinesis.limits import check_seconds
+from ruststream_kinesis.middlewares import Around, Middleware, check_middleware
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublish
 from ruststream_kinesis.settlement import OnError, Policies
@@ -25,6 +26,7 @@ __all__ = ["Router", "Subscriber"]
 _MAX_WORKERS = 1_024
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Middleware)
 
 _ERROR_POLICIES = ("retry", "drop", "stop")
 
@@ -43,6 +45,13 @@ class Subscriber:
     retry: RetryPolicy
     policies: Policies
     codec: Codec
+    around: Around = field(default_factory=Around)
+    """What stands around the handler, of the routers that it was mounted with so far."""
+
+    def within(self, around: Around) -> Subscriber:
+        """The same within what an application, or a router, puts around it."""
+        middlewares = (*around.middlewares, *self.around.middlewares)
+        return replace(self, around=replace(around, middlewares=middlewares))
 
     @property
     def identity(self) -> tuple[str, str | None]:
@@ -100,6 +109,7 @@ class Router:
 
     def __init__(self) -> None:
         self._subscribers: list[Subscriber] = []
+        self._middlewares: list[Middleware] = []
 
     @property
     def subscribers(self) -> tuple[Subscriber, ...]:
@@ -209,9 +219,27 @@ class Router:
 
         return declare
 
+    def middleware(self, middleware: M) -> M:
+        """Puts a function around every handler that is declared or mounted here.
+
+        It is an `async def` of the message, or of the messages of a batch, and of `call_next`, which
+        calls what is within: what that said is its result. What the middleware returns or raises
+        counts as the handler's own word. The first that is registered is the outermost; those of an
+        application stand around those of a router. Records that do not decode reach none.
+
+        Raises:
+            ConfigurationError: It cannot be awaited.
+        """
+        self._middlewares.append(check_middleware(middleware))
+        return middleware
+
     def include(self, router: Router) -> None:
-        """Mounts the subscribers of another router, as they are now; all of them or none."""
-        self._declare(*router.subscribers)
+        """Mounts the subscribers of another router with what it has around them, as they are now.
+
+        All of them or none.
+        """
+        around = Around(tuple(router._middlewares))
+        self._declare(*[each.within(around) for each in router.subscribers])
 
     def _declare(self, *subscribers: Subscriber) -> None:
         known = {each.identity for each in self._subscribers}

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any
 
 from ruststream_kinesis.broker import KinesisBroker
 from ruststream_kinesis.errors import StopTimeout
 from ruststream_kinesis.router import Subscriber
+from ruststream_kinesis.state import Phase
 from ruststream_kinesis.subscriber import SourceFactory, Subscription, shards_of_stream
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.wording import shown, trace
+from ruststream_kinesis.wording import fields_of, shown, trace
 
 __all__ = ["SHUTDOWN_TIMEOUT", "Hook", "Service"]
 
@@ -69,11 +70,25 @@ class Service:
         self._hurry = asyncio.Event()
         self._failure: BaseException | None = None
         self._state = _State.NEW
+        self._opened = False
         self._supervisor = Supervisor(self._failed)
         self.subscriptions = [
             Subscription(subscriber, broker.connection, self._supervisor, self._failed, source)
             for subscriber in subscribers
         ]
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is between its start and its stop."""
+        if self._stopping.is_set() or self._state is _State.STOPPED:
+            return "stopping"
+        opened = self._state is _State.RUNNING and self._opened
+        return "running" if opened else "starting"
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ends the service; `None` while nothing does."""
+        return self._failure
 
     @property
     def running(self) -> list[str]:
@@ -85,6 +100,10 @@ class Service:
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task that ends with the service, and the service with its error."""
+        return self._supervisor.spawn(name, work)
 
     def _failed(self, error: BaseException) -> None:
         if self._failure is None:
@@ -115,6 +134,7 @@ class Service:
         opening = [asyncio.ensure_future(each.open()) for each in self.subscriptions]
         try:
             await asyncio.gather(*opening)
+            self._opened = True
         finally:
             # When one fails, or we are cancelled, the others must not go on behind our back.
             for task in opening:
@@ -203,7 +223,11 @@ class Service:
             except BaseException as error:
                 # Whatever it is, the other steps run.
                 logger.error(
-                    "stopping: %s failed: %s", name, shown(error), exc_info=trace(error, logger)
+                    "stopping: %s failed: %s",
+                    name,
+                    shown(error),
+                    exc_info=trace(error, logger),
+                    extra=fields_of(error),
                 )
                 unfinished.append(f"{name} ({type(error).__name__})")
 
@@ -272,5 +296,5 @@ async def _end_of(task: asyncio.Future[Any], hurry: Callable[[], None]) -> None:
             hurry()
     if cancelled is not None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("while being cancelled: %s", shown(error))
+            logger.error("while being cancelled: %s", shown(error), extra=fields_of(error))
         raise cancelled

@@ -36,7 +36,7 @@ from ruststream_kinesis.outcomes import (
 )
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
 from ruststream_kinesis.transport import PutResult
-from ruststream_kinesis.wording import shown
+from ruststream_kinesis.wording import fields, shown
 
 __all__ = ["Counters", "OnError", "Policies", "Settlement", "not_called"]
 
@@ -381,10 +381,16 @@ class Settlement:
         try:
             outcome = policy(error, message)
         except Exception:
-            logger.exception("the error policy itself failed; it counts as retry()")
+            logger.exception(
+                "the error policy itself failed; it counts as retry()", extra=_place(message)
+            )
         if isinstance(outcome, Outcome):
             return outcome
-        logger.error("the error policy returned %r, no outcome; it counts as retry()", outcome)
+        logger.error(
+            "the error policy returned %r, no outcome; it counts as retry()",
+            outcome,
+            extra=_place(message),
+        )
         return RETRY
 
     def put_off(self, run: Run) -> dict[int, Copy]:
@@ -431,8 +437,8 @@ def _where(run: Run, index: int) -> tuple[str, str, str]:
 
 def place_of(run: Run, index: int) -> dict[str, str]:
     """Where a delivery stands, as our errors and log records take it."""
-    return {
-        "stream": run.shard.stream,
-        "shard_id": run.shard.shard_id,
-        "sequence_number": run.page.sequence_number(index),
-    }
+    return fields(run.shard.stream, run.shard.shard_id, run.page.sequence_number(index))
+
+
+def _place(message: KinesisMessage[Any]) -> dict[str, str]:
+    return fields(message.stream, message.shard_id, message.sequence_number)

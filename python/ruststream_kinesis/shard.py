@@ -17,9 +17,12 @@ from ruststream_kinesis._core import Page, Watermark
 from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import Fence
 from ruststream_kinesis.clock import Clock
+from ruststream_kinesis.counters import ReadCounters
+from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.state import ShardState
+from ruststream_kinesis.wording import fields, kind
 
 __all__ = ["MAX_HELD", "HeldShard", "Mark"]
 
@@ -46,6 +49,7 @@ class HeldShard:
         clock: Time.
         moved: Called whenever there is something new to store.
         at_tip: The first iterator may be `LATEST`; a later one is built at `opening`.
+        counters: The subscription's.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class HeldShard:
         clock: Clock,
         moved: Callable[[HeldShard], None],
         at_tip: bool = False,
+        counters: ReadCounters | None = None,
     ) -> None:
         self.lease = lease
         self.stream = lease.key.stream
@@ -87,12 +92,39 @@ class HeldShard:
         """A checkpoint write is on its way or due: it will see what moves meanwhile by itself."""
         self.lag_ms: int | None = None
         """How far the last page was behind the tip; `None` where the service did not say."""
+        self.counters = counters or ReadCounters()
+        self.polled_at: float | None = None
+        """When a read was answered last, on the monotonic clock; `None` before the first."""
+        self.read_error: str | None = None
+        """Class and code of the last failure to read, while reads fail."""
+        self.feeding = False
+        """A page of it waits until handlers make room, and its reader with it."""
+        self._began: float | None = None
+        """When its reader began."""
         self.opened = asyncio.Event()
         """The first iterator, since the last rewind, is there, or the first attempt failed."""
         self._moved = moved
         self._clock = clock
         self._held_log = MinuteLog(clock)
         self._held_since: float | None = None
+
+    def begins(self) -> None:
+        """A reader begins, the first or another one."""
+        self.unread = False
+        self._began, self.polled_at = self._clock.monotonic(), None
+
+    def polled(self, page: Page) -> None:
+        """A read was answered."""
+        counters = self.counters
+        counters.reads += 1
+        counters.records += len(page)
+        self.polled_at, self.read_error = self._clock.monotonic(), None
+        self.lag_ms = page.millis_behind_latest
+
+    def failed(self, error: KinesisError) -> None:
+        """A read, or its iterator, could not be had."""
+        self.counters.failed(getattr(error, "code", None) or type(error).__name__)
+        self.read_error = kind(error)
 
     def deliver(self, page: Page) -> int:
         """The whole page takes its places, in arrival order.
@@ -162,7 +194,7 @@ class HeldShard:
                     count,
                     self.watermark.held,
                     self.watermark.position or "the opening",
-                    extra={"stream": self.stream, "shard_id": self.shard_id},
+                    extra=fields(self.stream, self.shard_id),
                 )
 
     def hold_above(self, ceiling: float) -> None:
@@ -177,10 +209,10 @@ class HeldShard:
     @property
     def state(self) -> ShardState:
         """The shard at this moment."""
-        watermark, since = self.watermark, self._held_since
+        watermark, since, now = self.watermark, self._held_since, self._clock.monotonic()
         held_for = None
         if watermark.held and since is not None:
-            held_for = self._clock.monotonic() - since
+            held_for = now - since
         return ShardState(
             shard_id=self.shard_id,
             checkpoint=self.checkpoint,
@@ -189,6 +221,12 @@ class HeldShard:
             held=watermark.held,
             held_for=held_for,
             ended=self.ended,
+            reading_for=None
+            if self._began is None or self.ended or self.unread
+            else now - self._began,
+            polled_ago=None if self.polled_at is None else now - self.polled_at,
+            read_error=self.read_error,
+            waiting=self.feeding,
         )
 
     def lose(self) -> None:

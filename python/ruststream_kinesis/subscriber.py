@@ -19,18 +19,19 @@ from ruststream_kinesis.dispatch import Caller, Dispatcher
 from ruststream_kinesis.errors import AccessDenied, KinesisError, NotConnected, StreamNotFound
 from ruststream_kinesis.handlers import Tools
 from ruststream_kinesis.limits import MAX_GET_RECORDS
+from ruststream_kinesis.middlewares import around
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.reader import READ_LIMIT
 from ruststream_kinesis.router import Subscriber
 from ruststream_kinesis.seek import Seeker
 from ruststream_kinesis.settlement import Settlement
-from ruststream_kinesis.state import ShardState, SubscriptionState
+from ruststream_kinesis.state import ShardState, SourceState, SubscriptionState
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.threads import HandlerThreads
 from ruststream_kinesis.transport import StreamInfo, patiently
-from ruststream_kinesis.wording import label
+from ruststream_kinesis.wording import fields, label
 
 __all__ = ["Source", "SourceFactory", "Subscription", "shards_of_stream"]
 
@@ -53,6 +54,11 @@ class Source(Protocol):
     @property
     def state(self) -> tuple[ShardState, ...]:
         """What those shards are at."""
+        ...
+
+    @property
+    def source(self) -> SourceState:
+        """Who holds the other shards, and how it stands with the stream and the lease store."""
         ...
 
     async def open(self, info: StreamInfo) -> None:
@@ -144,7 +150,10 @@ class Subscription:
         # A batch is not cut into slices of the usual channel on its way.
         self._channel = Channel(subscriber.workers, max(CAPACITY, subscriber.batch or 0))
         self._threads = HandlerThreads(subscriber.workers, f"handler-{subscriber.stream.name}")
-        publisher = KinesisPublisher(connection, subscriber.policies.reply, subscriber.codec)
+        reply, surroundings = subscriber.policies.reply, subscriber.around
+        if reply is not None and reply.to is not None and reply.batching is not None:
+            surroundings.publishing.check_plain("batched replies", subscriber.stream.name)
+        publisher = KinesisPublisher(connection, reply, subscriber.codec, surroundings.publishing)
         self.copies = Copies(
             subscriber.retry, subscriber.stream.ref, connection, publisher=publisher
         )
@@ -157,16 +166,23 @@ class Subscription:
             stop,
         )
         self.counters = settlement.counters
+        tools = Tools(publisher, Seeker(self.seek), surroundings.context)
+        handler, caller = around(
+            subscriber.handler,
+            Caller(subscriber.handler, tools, self._threads),
+            surroundings.middlewares,
+        )
         self._dispatcher = _dispatcher(
-            subscriber,
+            dataclasses.replace(subscriber, handler=handler),
             self._channel,
-            Caller(subscriber.handler, Tools(publisher, Seeker(self.seek)), self._threads),
+            caller,
             settlement,
             connection.clock,
         )
         self._source = source(subscriber, connection, self._channel, self.copies, supervisor)
         self._info: StreamInfo | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened = False
         self._workers: list[asyncio.Task[None]] = []
         self._copying: asyncio.Task[None] | None = None
 
@@ -186,6 +202,8 @@ class Subscription:
             waiting_copies=self.copies.waiting,
             running=tuple(self._dispatcher.running),
             counters=dataclasses.replace(self.counters),
+            opened=self._opened,
+            source=self._source.source,
         )
 
     async def check(self) -> None:
@@ -217,6 +235,7 @@ class Subscription:
                     "the replies of the subscription to %s go to the stream that it reads: each is "
                     "delivered to it again, and answered again unless the handler ends that",
                     self.name,
+                    extra=fields(self.subscriber.stream.name),
                 )
             await self._check_target(target, "the replies")
         if retry.dead_letter is not None:
@@ -238,7 +257,9 @@ class Subscription:
             ) from error
         except AccessDenied as error:
             # Writing needs no right to look at the stream; whether that is allowed shows then.
-            logger.warning("cannot check the stream for %s: %s", what, error)
+            logger.warning(
+                "cannot check the stream for %s: %s", what, error, extra=fields(stream.name)
+            )
             return
         connection.max_record_bytes[stream] = info.max_record_bytes
 
@@ -265,6 +286,7 @@ class Subscription:
                 self._supervisor.spawn(f"worker[{self.name}/{lane}]", self._dispatcher.work(lane))
             )
         await self._source.open(self._info)
+        self._opened = True
 
     async def seek(self, position: KinesisPosition) -> None:
         """Moves the subscription; from any thread that runs an event loop.
@@ -289,7 +311,7 @@ class Subscription:
         await self._source.stop_reading()
 
     async def drain(self, timeout: float) -> list[str]:
-        """Lets running handlers finish, and what is older than them in their shards.
+        """Lets running handlers finish, and what is older than them or of the same aggregate.
 
         Args:
             timeout: Seconds; then they are cancelled, which leaves their records open.
@@ -304,6 +326,7 @@ class Subscription:
                 timeout,
                 len(running),
                 "; ".join(running[:_NAMED]),
+                extra=fields(self.subscriber.stream.name),
             )
         at: list[str] = []
 
@@ -336,6 +359,7 @@ class Subscription:
                         "they are LOST, deferred='settle' had settled their originals"
                         if settled
                         else "their originals stay open and are read again",
+                        extra=fields(self.subscriber.stream.name),
                     )
 
     async def release(self) -> None:

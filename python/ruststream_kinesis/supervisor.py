@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from ruststream_kinesis.errors import KinesisError
-from ruststream_kinesis.wording import shown, trace
+from ruststream_kinesis.wording import fields_of, shown, trace
 
 __all__ = ["Supervisor"]
 
@@ -60,7 +60,11 @@ class Supervisor:
             error = task.exception()
         if error is not None:
             logger.error(
-                "task %s failed: %s", task.get_name(), shown(error), exc_info=trace(error, logger)
+                "task %s failed: %s",
+                task.get_name(),
+                shown(error),
+                exc_info=trace(error, logger),
+                extra=fields_of(error),
             )
             self._failed(error)
 

@@ -32,7 +32,7 @@ from ruststream_kinesis.shard import HeldShard
 from ruststream_kinesis.shards import ancestors
 from ruststream_kinesis.stream import KinesisStream
 from ruststream_kinesis.supervisor import Supervisor
-from ruststream_kinesis.wording import label, shown
+from ruststream_kinesis.wording import fields, label, shown
 
 __all__ = ["Taking"]
 
@@ -143,6 +143,7 @@ class Taking:
                         self._label,
                         count,
                         shown(error),
+                        extra=fields(self._stream.name),
                     )
             elif error is not None:
                 raise error
@@ -213,6 +214,7 @@ class Taking:
             clock=self._clock,
             moved=self._held.moved,
             at_tip=place.at_tip,
+            counters=self._held.counters,
         )
         checkpointer = Checkpointer(
             shard, self._store, self._clock, self._supervisor, self._held.over
@@ -241,11 +243,7 @@ class Taking:
             self._label,
             place,
             "" if previous is None else f", taken over from {previous}",
-            extra={
-                "stream": self._stream.name,
-                "shard_id": shard_id,
-                "sequence_number": place.position.sequence_number,
-            },
+            extra=fields(self._stream.name, shard_id, place.position.sequence_number),
         )
 
     async def _begun(self, lease: LeaseState, rule: OpeningRule) -> LeaseState:
@@ -288,6 +286,7 @@ class Taking:
                     "a lease of stream %s that may be held for nobody runs out by itself: %s",
                     self._label,
                     shown(error),
+                    extra=fields(self._stream.name),
                 )
             elif error is not None:
                 raise error

@@ -20,6 +20,7 @@ from ruststream_kinesis.errors import AccessDenied, KinesisError, PageError, Req
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.wording import fields_of
 
 __all__ = [
     "Failure",
@@ -274,5 +275,5 @@ async def patiently(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
             if judge(error) is not Failure.PASSING or backoff.failures >= _START_RETRIES:
                 raise
             # Without it a wrong endpoint would look like a service that hangs.
-            logger.warning("trying again: %s", error)
+            logger.warning("trying again: %s", error, extra=fields_of(error))
         await clock.sleep(backoff.next())

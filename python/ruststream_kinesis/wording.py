@@ -10,7 +10,19 @@ from urllib.parse import urlsplit
 
 from ruststream_kinesis.errors import KinesisError
 
-__all__ = ["asked_at", "instant", "label", "listing", "short", "shown", "trace"]
+__all__ = [
+    "asked_at",
+    "fields",
+    "fields_of",
+    "instant",
+    "kind",
+    "label",
+    "listing",
+    "short",
+    "shown",
+    "stream_of",
+    "trace",
+]
 
 # Of a sequence number of 56 digits: the first ones tell it from others of its age, the last ones
 # from its neighbours.
@@ -35,6 +47,35 @@ def trace(error: BaseException, logger: logging.Logger) -> BaseException | None:
     """
     on_purpose = isinstance(error, KinesisError) and not logger.isEnabledFor(logging.DEBUG)
     return None if on_purpose else error
+
+
+def fields(
+    stream: str | None = None, shard_id: str | None = None, sequence_number: str | None = None
+) -> dict[str, str]:
+    """Where something happened, for the `extra` of every message that names a stream or a shard.
+
+    What is not concerned is left out: an attribute of a log record that is there says something.
+    """
+    found = {"stream": stream, "shard_id": shard_id, "sequence_number": sequence_number}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def fields_of(error: BaseException) -> dict[str, str]:
+    """The same of an error: ours know where they happened."""
+    if not isinstance(error, KinesisError):
+        return {}
+    return fields(error.stream, error.shard_id, error.sequence_number)
+
+
+def stream_of(label: str) -> str:
+    """The stream of a subscription's label: a stream's name holds no '@'."""
+    return label.partition("@")[0]
+
+
+def kind(error: BaseException) -> str:
+    """An error by class and code: for whoever must not see its text, which may hold anything."""
+    code = getattr(error, "code", None)
+    return f"{type(error).__name__} {code}" if isinstance(code, str) else type(error).__name__
 
 
 def label(stream: str, group: str | None) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ruststream_kinesis.cli.asyncapi import asyncapi
 from ruststream_kinesis.cli.connecting import Debug, EndpointUrl, Profile, Region, TestCredentials
 from ruststream_kinesis.cli.reading import add_commands as add_reading
 from ruststream_kinesis.cli.writing import add_commands as add_writing
@@ -25,6 +26,7 @@ cli = typer.Typer(
     # A failure is one line, or with --debug a traceback as Python prints it.
     pretty_exceptions_enable=False,
 )
+cli.add_typer(asyncapi)
 
 
 class LogFormat(StrEnum):
@@ -86,6 +88,16 @@ def run(
             help="Least level that is logged: debug, info, warning or error.",
         ),
     ] = LogLevel.INFO,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RUSTSTREAM_PROBE",
+            metavar="HOST:PORT",
+            help="Answer health checks and metrics there, and show a dashboard, for example "
+            "127.0.0.1:8080.",
+            show_default=False,
+        ),
+    ] = None,
     log_format: Annotated[
         LogFormat,
         typer.Option(
@@ -129,10 +141,13 @@ def run(
         test_credentials=test_credentials or None,
         log_level=log_level.upper(),
         log_format=log_format.value,
+        probe=probe,
         debug=debug,
     )
     if reload and workers > 1:
         raise typer.BadParameter("--reload is for one process: leave out --workers")
+    if probe and workers > 1:
+        raise typer.BadParameter("--probe is for one process: leave out --workers")
     if reload:
         from ruststream_kinesis.cli.reload import run_reloading  # noqa: PLC0415 - see above
 

@@ -26,8 +26,8 @@ from ruststream_kinesis.wording import shown
 
 __all__ = ["Failure", "Putter", "Recipe", "Told", "put_lines"]
 
-# Enough for several full requests at a time.
-_ON_THEIR_WAY = 5_000
+# Enough for as many full requests as are sent at a time, and not too many to be waited for at the end.
+_ON_THEIR_WAY = 1_000
 # Failures that are kept to be named; there are as many as there are lines where a stream is gone.
 _NAMED = 1_000
 # So many failures and nothing that was taken since: the rest of the input would fare no better.

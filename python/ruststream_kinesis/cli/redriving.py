@@ -37,7 +37,7 @@ __all__ = ["Order", "Redriven", "original", "redrive"]
 
 _OURS: Final = "x-ruststream-"
 _MAGIC = b"RSK1"
-# Records that are decided together: as many as a request takes.
+# Records that are decided together: a few requests.
 _CHUNK = 500
 # Seconds that a record which is refused for a passing reason is tried.
 _DEADLINE = 30.0

@@ -40,6 +40,8 @@ class RunOptions:
     log_level: str = "INFO"
     """Name of the least level that is logged."""
     log_format: LogFormat = "text"
+    probe: str | None = None
+    """Where to answer about the service, as `HOST:PORT`."""
     debug: bool = False
     """Let an error through as it is, with its traceback."""
 
@@ -55,6 +57,8 @@ class RunOptions:
             given += ["--endpoint-url", self.endpoint_url]
         if self.profile is not None:
             given += ["--profile", self.profile]
+        if self.probe is not None:
+            given += ["--probe", self.probe]
         if self.test_credentials:
             given.append("--test-credentials")
         if self.debug:
@@ -82,7 +86,7 @@ def run_service(options: RunOptions) -> int:
         log_to_stderr(options.log_level, options.log_format)
         if WORKER in os.environ:
             _end_with_parent()
-        asyncio.run(_run(app))
+        asyncio.run(_run(app, options.probe))
     except Exception as error:
         # Ours, or the application's own: a startup hook, a lease store.
         if options.debug:
@@ -116,7 +120,7 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-async def _run(app: RustStream) -> None:
+async def _run(app: RustStream, probe: str | None) -> None:
     counters: Mapping[str, Counters] = {}
 
     def started() -> None:
@@ -134,7 +138,7 @@ async def _run(app: RustStream) -> None:
             logger.warning("%s %s reads nothing: it declares no subscriber", app.title, app.version)
 
     try:
-        await app.run(started=started)
+        await app.run(started=started, probe=probe)
     finally:
         for name, count in counters.items():
             logger.info("%s: %s", name, _told(count))

@@ -38,6 +38,7 @@ from ruststream_kinesis.leases.rows import (
 )
 from ruststream_kinesis.leases.sightings import Look, Sightings
 from ruststream_kinesis.leases.table import Row
+from ruststream_kinesis.wording import fields_of
 
 __all__ = ["Notebook", "Scan"]
 
@@ -285,7 +286,7 @@ class Notebook:
     def _tell(self, key: str, error: LeaseRowError) -> None:
         if self._unreadable.get(key) != error.message:
             self._unreadable[key] = error.message
-            logger.error("%s", error)
+            logger.error("%s", error, extra=fields_of(error))
 
     def finish(self, scan: Scan) -> None:
         """The scan is whole: it gets what was written while it was made, and is the last one."""

@@ -41,7 +41,7 @@ from ruststream_kinesis.leases.rows import LeaseRow, MemberRow
 from ruststream_kinesis.leases.sightings import Look
 from ruststream_kinesis.leases.table import Change, Check, Outcome, Row, Table
 from ruststream_kinesis.position import KinesisPosition
-from ruststream_kinesis.wording import shown
+from ruststream_kinesis.wording import fields_of, shown
 
 __all__ = ["TableLeaseStore"]
 
@@ -379,7 +379,7 @@ class TableLeaseStore:
             self._notebook.lease(key, row, look, written=written)
         except LeaseRowError as error:
             # Whoever holds the shard does not need what somebody spoiled in its row.
-            logger.warning("%s", error)
+            logger.warning("%s", error, extra=fields_of(error))
 
     def _lost(self, held: LeaseState, row: Row | None) -> LeaseLost:
         self._notebook.let_go(held.owner)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis.errors import ConfigurationError, KinesisError
 from ruststream_kinesis.leases.memory import MemoryLeaseStore
+from ruststream_kinesis.publisher import KinesisPublisher
 from ruststream_kinesis.service import Service
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.testing.calls import Calls, SubscriberCalls, noted
@@ -89,7 +90,8 @@ class TestApp:
             self._faults = Faults(real)
             settings = app.broker.settings
             self._place = Live(live, settings, real, self._tracker, self._faults, timeout)
-        self._publisher = app.publisher(codec=codec)
+        # What a test publishes comes from elsewhere: nothing of the application stands around it.
+        self._publisher = KinesisPublisher(app.broker.connection, codec=codec)
         self._calls: dict[tuple[str, str | None], Calls] = {}
         self._service: Service | None = None
         self._running: asyncio.Task[None] | None = None

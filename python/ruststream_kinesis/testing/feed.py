@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from ruststream_kinesis.backoff import MinuteLog
 from ruststream_kinesis.channel import CAPACITY, Channel, Fence
+from ruststream_kinesis.counters import ReadCounters
 from ruststream_kinesis.errors import NotConnected
 from ruststream_kinesis.seek import not_held, unknown_record
-from ruststream_kinesis.state import ShardState
+from ruststream_kinesis.state import ShardState, SourceState
 from ruststream_kinesis.testing.delivery import CAUSES, Cause, Delivery, OneRun, Watched
 from ruststream_kinesis.testing.log import SHARD_ID, Log
+from ruststream_kinesis.wording import fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +117,7 @@ class LogShard:
                 "stream %s: %d record(s) stay open; the in-process log does not bring them back",
                 self.stream,
                 count,
-                extra={"stream": self.stream, "shard_id": self.shard_id},
+                extra=fields(self.stream, self.shard_id),
             )
 
 
@@ -175,8 +177,15 @@ class LogSource:
                 held=0,
                 held_for=None,
                 ended=False,
+                reading_for=0.0,
+                polled_ago=0.0,
             ),
         )
+
+    @property
+    def source(self) -> SourceState:
+        """Nobody else is there."""
+        return SourceState(ReadCounters())
 
     async def open(self, info: StreamInfo) -> None:
         """Starts at the subscription's position, by default the tip."""
