@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from ruststream_kinesis.cli import tables
 from ruststream_kinesis.cli.commands import cli
 from ruststream_kinesis.cli.connecting import carry_out
 from ruststream_kinesis.cli.explaining import explained
@@ -101,6 +104,17 @@ class TestFailures:
 
         assert "profile (nope) could not be found" in line
         assert "AWS_CONFIG_FILE" in line
+
+    def test_nor_is_it_forgiven_where_nothing_is_asked_of_it(self):
+        line = failure("streams", "--profile", "nope", "--region", "x", "--test-credentials")
+
+        assert "AWS_CONFIG_FILE" in line
+
+    def test_whose_leases_without_a_table_is_a_mistake(self):
+        result = CliRunner().invoke(cli, ["shards", "orders", "--group", "audit"])
+
+        assert result.exit_code == 2
+        assert "--table" in result.stderr
 
     def test_run_says_the_same_of_a_profile(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -213,9 +227,32 @@ class TestStreams:
             "mode": None,
             "open_shards": 1,
             "retention_hours": 24,
-            "created": 1_600_000_000.0,
+            "created": "2020-09-13T12:26:40Z",
             "max_record_bytes": 1024 * 1024,
         }
+
+    async def test_in_a_narrow_terminal_a_long_name_takes_two_lines_and_nothing_is_cut(
+        self, capsys, monkeypatch
+    ):
+        narrow = Console(width=60, force_terminal=True, no_color=True)
+        monkeypatch.setattr(tables, "console", lambda: narrow)
+        name = "orders-of-the-second-warehouse.returned-by-customers"
+        async with ScriptedKinesis() as server:
+            server.on("ListStreams", ok(StreamNames=[name], HasMoreStreams=False))
+            async with connected(server) as transport, asyncio.timeout(10):
+                await list_streams(transport, SystemClock(), as_json=False)
+
+        shown = capsys.readouterr().out
+        assert "…" not in shown
+        assert {"ACTIVE", "24 h"} <= set(re.split("  +", shown.replace("\n", "  ")))
+
+    async def test_where_there_are_none_it_says_so(self, capsys):
+        async with ScriptedKinesis() as server:
+            server.on("ListStreams", ok(StreamNames=[], HasMoreStreams=False))
+            async with connected(server) as transport, asyncio.timeout(10):
+                await list_streams(transport, SystemClock(), as_json=False)
+
+        assert "none in this account" in capsys.readouterr().out
 
     async def test_who_may_not_list_them_is_told_so(self):
         async with ScriptedKinesis() as server:

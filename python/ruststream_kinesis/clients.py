@@ -191,6 +191,9 @@ class LoopClients(Generic[C]):
         if self._owner is not None and loop is not self._owner:
             session = self._session_elsewhere(self._owner, signed=bool(keys))
         with _resolving():
+            # A profile that is not there, also where nothing is asked of it here: it is looked for
+            # once more when the client is made, by what says less.
+            self._session.get_scoped_config()
             region = settings.region or self._session.get_config_variable("region")
         if region is None and settings.test_credentials:
             region = "us-east-1"

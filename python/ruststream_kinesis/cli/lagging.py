@@ -17,7 +17,7 @@ from ruststream_kinesis.cli.asking import together
 from ruststream_kinesis.cli.lease_view import LeaseLine
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import RequestError
-from ruststream_kinesis.leases.base import SHARD_END
+from ruststream_kinesis.leases.base import SHARD_END, LeaseState
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import ShardInfo, Transport, patiently
@@ -108,9 +108,7 @@ async def _measured(
     if state is not None and state.finished:
         return ShardLag(shard, lease, "finished", 0)
     progress: Progress = "reading"
-    position, after = None if state is None else state.resume_from, False
-    if position is None and state is not None and state.checkpoint is not None:
-        position, after = KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    position, after = _next(shard, state)
     if position is None:
         if lease is None or not lease.alive:
             progress = "not-started"
@@ -136,3 +134,12 @@ async def _measured(
         if error.status is None or error.shard_id is None or error.code not in _POSITION:
             raise
         return ShardLag(shard, lease, "unreadable", None, str(error))
+
+
+def _next(shard: ShardInfo, state: LeaseState | None) -> tuple[KinesisPosition | None, bool]:
+    """The position that a lease row has, and whether the record there is settled already."""
+    if state is None:
+        return None, False
+    if state.resume_from is None and state.checkpoint is not None:
+        return KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    return state.resume_from, False

@@ -1,4 +1,4 @@
-"""Commands that read and write nothing: streams, shards, leases. What they do is elsewhere."""
+"""Commands that look and change nothing: their options. What they do is in a module each."""
 
 # `--help` waits for nothing but the parser: what a command does is imported when it runs.
 # ruff: noqa: PLC0415
@@ -25,7 +25,7 @@ from ruststream_kinesis.cli.connecting import (
 
 __all__ = ["add_commands"]
 
-Stream = Annotated[str, typer.Argument(help="Name or ARN.", show_default=False)]
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Name or ARN.", show_default=False)]
 Group = Annotated[
     str | None,
     typer.Option(
@@ -91,6 +91,8 @@ def shards(
     debug: Debug = False,
 ) -> None:
     """Show the shards of a stream, children below their parents."""
+    if group is not None and table is None:
+        raise typer.BadParameter("--group is whose leases are shown: it needs --table")
 
     async def work() -> int:
         from ruststream_kinesis.cli.shards import print_shards
@@ -124,7 +126,10 @@ def shards(
 
 def leases(
     table: Annotated[
-        str, typer.Argument(help="The lease table, by name or ARN.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TABLE", help="The lease table, by name or ARN.", show_default=False
+        ),
     ],
     *,
     wait: Annotated[

@@ -6,11 +6,12 @@ import asyncio
 
 from ruststream_kinesis.aws import AwsTransport
 from ruststream_kinesis.cli.asking import asked, together
-from ruststream_kinesis.cli.tables import print_json, print_table
+from ruststream_kinesis.cli.tables import console, print_json, print_table
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import StreamNotFound
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import StreamInfo, patiently
+from ruststream_kinesis.wording import instant
 
 __all__ = ["list_streams"]
 
@@ -53,7 +54,10 @@ async def list_streams(transport: AwsTransport, clock: Clock, *, as_json: bool) 
             for info in found
         ],
         right=("open shards", "retention"),
+        folded=("stream",),
     )
+    if not found:
+        console().print("There are none in this account and region.")
     return 0
 
 
@@ -68,6 +72,6 @@ def _as_json(info: StreamInfo) -> dict[str, object]:
         "mode": info.mode,
         "open_shards": info.open_shards,
         "retention_hours": info.retention_hours,
-        "created": info.created,
+        "created": None if info.created is None else instant(info.created),
         "max_record_bytes": info.max_record_bytes,
     }

@@ -49,7 +49,10 @@ def add_commands(cli: typer.Typer) -> None:
 
 def new(
     name: Annotated[
-        str, typer.Argument(help="Name of the service and of its folder.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the service and of its folder.", show_default=False
+        ),
     ],
 ) -> None:
     """Write a small service, with a test that passes, in a folder of its own."""
@@ -79,10 +82,16 @@ def demo(
 
 
 def put(
-    stream: Annotated[str, typer.Argument(help="Name or ARN.", show_default=False)],
+    stream: Annotated[
+        str, typer.Argument(metavar="STREAM", help="Name or ARN.", show_default=False)
+    ],
     value: Annotated[
         str | None,
-        typer.Argument(help="The payload; '-' takes it from standard input.", show_default=False),
+        typer.Argument(
+            metavar="[VALUE]",
+            help="The payload; '-' takes it from standard input.",
+            show_default=False,
+        ),
     ] = None,
     *,
     lines: Annotated[
@@ -155,7 +164,10 @@ def put(
 
 def redrive(
     stream: Annotated[
-        str, typer.Argument(help="The dead letter stream, by name or ARN.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="STREAM", help="The dead letter stream, by name or ARN.", show_default=False
+        ),
     ],
     *,
     to: Annotated[
@@ -218,7 +230,9 @@ def redrive(
 
 
 def reset(
-    stream: Annotated[str, typer.Argument(help="Name or ARN.", show_default=False)],
+    stream: Annotated[
+        str, typer.Argument(metavar="STREAM", help="Name or ARN.", show_default=False)
+    ],
     *,
     to: Annotated[
         str,
