@@ -88,7 +88,7 @@ def put(
     value: Annotated[
         str | None,
         typer.Argument(
-            metavar="[VALUE]",
+            metavar="VALUE",
             help="The payload; '-' takes it from standard input.",
             show_default=False,
         ),
