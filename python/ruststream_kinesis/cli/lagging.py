@@ -94,6 +94,24 @@ async def lags(
     return [each.result() for each in made]
 
 
+def _place(
+    shard: ShardInfo, lease: LeaseLine | None, opened: float | None
+) -> tuple[Progress, KinesisPosition | None, bool]:
+    """What was made of a shard, where it is read next, if that is known, and whether behind it."""
+    if lease is not None and lease.state is None:
+        return "unreadable", None, False
+    state = None if lease is None else lease.state
+    if state is not None:
+        if state.finished:
+            return "finished", None, False
+        if state.resume_from is not None:
+            return "reading", state.resume_from, False
+        if state.checkpoint is not None:
+            return "reading", KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    progress: Progress = "reading" if lease is not None and lease.alive else "not-started"
+    return progress, None if opened is None else KinesisPosition.timestamp(opened), False
+
+
 async def _measured(
     transport: Transport,
     clock: Clock,
@@ -102,21 +120,10 @@ async def _measured(
     lease: LeaseLine | None,
     opened: float | None,
 ) -> ShardLag:
-    if lease is not None and lease.state is None:
-        return ShardLag(shard, lease, "unreadable", None, lease.problem)
-    state = None if lease is None else lease.state
-    if state is not None and state.finished:
-        return ShardLag(shard, lease, "finished", 0)
-    progress: Progress = "reading"
-    position, after = None if state is None else state.resume_from, False
-    if position is None and state is not None and state.checkpoint is not None:
-        position, after = KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    progress, position, after = _place(shard, lease, opened)
     if position is None:
-        if lease is None or not lease.alive:
-            progress = "not-started"
-        if opened is None:
-            return ShardLag(shard, lease, progress, None)
-        position = KinesisPosition.timestamp(opened)
+        problem = None if lease is None else lease.problem
+        return ShardLag(shard, lease, progress, 0 if progress == "finished" else None, problem)
 
     async def read() -> int | None:
         iterator = await transport.get_shard_iterator(stream, shard.shard_id, position, after=after)
