@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +49,17 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that says nothing of AWS or of us."""
+def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An environment that says nothing of AWS or of us; a command also sets what is logged."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "RUSTSTREAM_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    level = logging.getLogger("ruststream_kinesis").level
+    yield
+    logging.getLogger("ruststream_kinesis").setLevel(level)
 
 
 def failure(*arguments: str) -> str:

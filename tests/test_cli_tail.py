@@ -35,9 +35,9 @@ def family() -> ShardLog:
 
 async def read(
     log: ShardLog, position: KinesisPosition = HORIZON, *, enough: int | None = None
-) -> list[str]:
+) -> list[Any]:
     """Follow a stream to its tip, or for ever until there are enough records."""
-    got: list[str] = []
+    got: list[Any] = []
     following = follow(log, log.clock, ORDERS, position, endless=enough is not None)
     async with asyncio.timeout(PATIENCE), aclosing(following):
         async for _, page in following:

@@ -17,7 +17,7 @@ from ruststream_kinesis.cli.asking import together
 from ruststream_kinesis.cli.lease_view import LeaseLine
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import RequestError
-from ruststream_kinesis.leases.base import SHARD_END, LeaseState
+from ruststream_kinesis.leases.base import SHARD_END
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import ShardInfo, Transport, patiently
@@ -94,6 +94,24 @@ async def lags(
     return [each.result() for each in made]
 
 
+def _place(
+    shard: ShardInfo, lease: LeaseLine | None, opened: float | None
+) -> tuple[Progress, KinesisPosition | None, bool]:
+    """What was made of a shard, where it is read next, if that is known, and whether behind it."""
+    if lease is not None and lease.state is None:
+        return "unreadable", None, False
+    state = None if lease is None else lease.state
+    if state is not None:
+        if state.finished:
+            return "finished", None, False
+        if state.resume_from is not None:
+            return "reading", state.resume_from, False
+        if state.checkpoint is not None:
+            return "reading", KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    progress: Progress = "reading" if lease is not None and lease.alive else "not-started"
+    return progress, None if opened is None else KinesisPosition.timestamp(opened), False
+
+
 async def _measured(
     transport: Transport,
     clock: Clock,
@@ -102,19 +120,10 @@ async def _measured(
     lease: LeaseLine | None,
     opened: float | None,
 ) -> ShardLag:
-    if lease is not None and lease.state is None:
-        return ShardLag(shard, lease, "unreadable", None, lease.problem)
-    state = None if lease is None else lease.state
-    if state is not None and state.finished:
-        return ShardLag(shard, lease, "finished", 0)
-    progress: Progress = "reading"
-    position, after = _next(shard, state)
+    progress, position, after = _place(shard, lease, opened)
     if position is None:
-        if lease is None or not lease.alive:
-            progress = "not-started"
-        if opened is None:
-            return ShardLag(shard, lease, progress, None)
-        position = KinesisPosition.timestamp(opened)
+        problem = None if lease is None else lease.problem
+        return ShardLag(shard, lease, progress, 0 if progress == "finished" else None, problem)
 
     async def read() -> int | None:
         iterator = await transport.get_shard_iterator(stream, shard.shard_id, position, after=after)
@@ -134,12 +143,3 @@ async def _measured(
         if error.status is None or error.shard_id is None or error.code not in _POSITION:
             raise
         return ShardLag(shard, lease, "unreadable", None, str(error))
-
-
-def _next(shard: ShardInfo, state: LeaseState | None) -> tuple[KinesisPosition | None, bool]:
-    """The position that a lease row has, and whether the record there is settled already."""
-    if state is None:
-        return None, False
-    if state.resume_from is None and state.checkpoint is not None:
-        return KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
-    return state.resume_from, False
