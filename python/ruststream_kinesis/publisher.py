@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 from ruststream_kinesis.buffer import Pending
@@ -270,27 +269,20 @@ class KinesisPublisher:
                 ),
                 name=f"publish[{to}]",
             )
+        last, given = self._last, (value, to, partition_key, headers, explicit_hash_key)
         try:
-            record = self._parts(value, to, partition_key, headers, explicit_hash_key)
+            if last is None:
+                found: Pending | Parts = self._parts(*given)
+            else:
+                found = last[2].short(self._maker.native, self._deadline, *given)
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             return _failed(error)
-        # As in `_collect`, whose call alone would be a tenth of all this.
-        stream, entry, size, key = record
-        last = self._last
-        if (
-            last is None
-            or last[1] is not stream
-            or last[2].thread != get_ident()
-            or not last[0].is_running()
-            or size > DEFAULT_MAX_RECORD_BYTES
-            or not self._connection.connected
-        ):
-            try:
-                # Its result is no `None`, since nobody asks whether it is wanted.
-                return self._collect(record, self._deadline, None, False)  # type: ignore[return-value]  # as said
-            except (InvalidRecord, NotConnected) as error:
-                return _failed(error)
-        return last[2].submit(entry, size, key, self._deadline, None, False)  # type: ignore[return-value]  # as above
+        if type(found) is Pending:
+            return found  # type: ignore[return-value]  # as said
+        try:
+            return self._collect(found, self._deadline, None, False)  # type: ignore[return-value]  # as said
+        except (InvalidRecord, NotConnected) as error:
+            return _failed(error)
 
     def _collect(
         self,

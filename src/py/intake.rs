@@ -1,0 +1,309 @@
+//! How records get into a buffer, and how those of a request are decided: a call for each record on
+//! its way in, and one for all of a request on their way out.
+
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple, PyType};
+
+use super::lock;
+use super::maker::Maker;
+use super::pending::{Parts, Pending};
+use crate::buffer::{Bounds, Buffer, Record};
+
+/// A turn of the event loop in which a record came already.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// The one that runs the loop: while it does, the loop is the running one.
+    thread: ThreadId,
+    now: f64,
+}
+
+#[pyclass(frozen, subclass, weakref, module = "ruststream_kinesis._core")]
+pub struct Intake {
+    event_loop: Py<PyAny>,
+    stream: Py<PyAny>,
+    wake: Py<PyAny>,
+    /// A larger record is looked at by somebody who knows the stream's limit.
+    usual_bytes: usize,
+    buffer: Mutex<Buffer<Py<Pending>>>,
+    turn: Mutex<Option<Turn>>,
+}
+
+impl Intake {
+    /// The time of the turn that it is, if this is the thread of its loop, and that runs.
+    fn now(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let turn = *lock(&self.turn);
+        let Some(turn) = turn.filter(|turn| turn.thread == thread::current().id()) else {
+            return Ok(None);
+        };
+        // It may have been stopped within the turn, and be asked from outside.
+        let runs = self.event_loop.bind(py).call_method0("is_running")?;
+        Ok(runs.is_truthy()?.then_some(turn.now))
+    }
+
+    fn of(list: Vec<Py<Pending>>, py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+        PyList::new(py, list)
+    }
+
+    /// What leaves the buffer is let go of outside of the lock: that may run anybody's code.
+    fn let_go(&self, records: &[Py<Pending>]) {
+        let gone = lock(&self.buffer).leave(records.iter());
+        drop(gone);
+    }
+}
+
+#[pymethods]
+impl Intake {
+    #[new]
+    #[pyo3(signature = (event_loop, stream, wake, *, usual_bytes, batch, request_bytes, records, bytes, by_key))]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "all but three of them are bounds, given by name"
+    )]
+    fn new(
+        event_loop: Py<PyAny>,
+        stream: Py<PyAny>,
+        wake: Py<PyAny>,
+        usual_bytes: usize,
+        batch: usize,
+        request_bytes: usize,
+        records: usize,
+        bytes: usize,
+        by_key: bool,
+    ) -> Self {
+        let bounds = Bounds {
+            batch,
+            request_bytes,
+            records,
+            bytes,
+            by_key,
+        };
+        Self {
+            event_loop,
+            stream,
+            wake,
+            usual_bytes,
+            buffer: Mutex::new(Buffer::new(bounds)),
+            turn: Mutex::new(None),
+        }
+    }
+
+    #[getter]
+    fn records(&self) -> usize {
+        lock(&self.buffer).held().0
+    }
+
+    #[getter]
+    fn bytes(&self) -> usize {
+        lock(&self.buffer).held().1
+    }
+
+    #[getter]
+    fn outside(&self) -> usize {
+        lock(&self.buffer).outside()
+    }
+
+    #[getter]
+    fn ready_records(&self) -> usize {
+        lock(&self.buffer).ready().0
+    }
+
+    #[getter]
+    fn ready_bytes(&self) -> usize {
+        lock(&self.buffer).ready().1
+    }
+
+    #[getter]
+    fn full_bytes(&self) -> usize {
+        lock(&self.buffer).full_bytes
+    }
+
+    #[setter]
+    fn set_full_bytes(&self, bytes: usize) {
+        lock(&self.buffer).full_bytes = bytes;
+    }
+
+    #[getter]
+    fn waited(&self) -> bool {
+        lock(&self.buffer).waited
+    }
+
+    #[setter]
+    fn set_waited(&self, waited: bool) {
+        lock(&self.buffer).waited = waited;
+    }
+
+    fn begin_turn(&self, now: f64) {
+        let thread = thread::current().id();
+        *lock(&self.turn) = Some(Turn { thread, now });
+    }
+
+    fn end_turn(&self) {
+        *lock(&self.turn) = None;
+    }
+
+    fn turn(&self) -> Option<f64> {
+        lock(&self.turn).map(|turn| turn.now)
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what a publish is asked with, and by whom"
+    )]
+    fn publish<'py>(
+        &self,
+        maker: &Bound<'py, Maker>,
+        deadline: f64,
+        value: &Bound<'py, PyAny>,
+        to: &Bound<'py, PyAny>,
+        partition_key: Option<Bound<'py, PyAny>>,
+        headers: Option<&Bound<'py, PyAny>>,
+        explicit_hash_key: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = value.py();
+        let made = maker
+            .get()
+            .make(value, to, partition_key, headers, explicit_hash_key)?;
+        // Asked after the codec and the key's function, which are anybody's code.
+        let now = if made.stream.is(&self.stream) && made.size <= self.usual_bytes {
+            self.now(py)?
+        } else {
+            None
+        };
+        let Some(now) = now.filter(|_| !lock(&self.buffer).is_full(made.size)) else {
+            return Ok(made.parts(py)?.into_any());
+        };
+        let key = if made.spread {
+            None
+        } else {
+            Some(Arc::from(made.key.to_str()?))
+        };
+        let parts = Parts {
+            entry: made.entry(py)?,
+            size: made.size,
+            key,
+            deadline: now + deadline,
+            wanted: None,
+        };
+        let record = Bound::new(py, Pending::of(self.event_loop.clone_ref(py), parts))?;
+        let offered = lock(&self.buffer).offer(record.clone().unbind());
+        match offered {
+            Ok(false) => {}
+            Ok(true) => {
+                self.wake.bind(py).call0()?;
+            }
+            // Another thread has been here meanwhile.
+            Err(_) => return Ok(made.parts(py)?.into_any()),
+        }
+        Ok(record.into_any())
+    }
+
+    fn offer(&self, record: Py<Pending>) -> Option<bool> {
+        let offered = lock(&self.buffer).offer(record);
+        offered.ok()
+    }
+
+    fn wait_outside(&self, record: Py<Pending>) {
+        lock(&self.buffer).wait_outside(record);
+    }
+
+    fn take_wanted<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let taken = lock(&self.buffer).take();
+        let mut batch = Vec::with_capacity(taken.len());
+        let mut gone = Vec::new();
+        for record in taken {
+            if record.done() {
+                gone.push(record);
+            } else if record.get().is_wanted(py)? {
+                batch.push(record);
+            } else {
+                Pending::decided(record.bind(py), py.None())?;
+                gone.push(record);
+            }
+        }
+        if !gone.is_empty() {
+            self.let_go(&gone);
+        }
+        Self::of(batch, py)
+    }
+
+    fn take_all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let taken = lock(&self.buffer).take_all();
+        Self::of(taken, py)
+    }
+
+    fn give_back(&self, records: Vec<Py<Pending>>) {
+        lock(&self.buffer).put_back(records);
+    }
+
+    fn leave(&self, records: Vec<Py<Pending>>) {
+        self.let_go(&records);
+    }
+
+    fn waiting<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let all = {
+            let buffer = lock(&self.buffer);
+            buffer.iter().map(|record| record.clone_ref(py)).collect()
+        };
+        Self::of(all, py)
+    }
+
+    fn drop_decided(&self) {
+        let gone = lock(&self.buffer).sweep();
+        drop(gone);
+    }
+
+    fn forget(&self) {
+        let gone = lock(&self.buffer).clear();
+        drop(gone);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.event_loop)?;
+        visit.call(&self.stream)?;
+        visit.call(&self.wake)?;
+        // Held by a thread that waits for this very run: what is not visited is not collected.
+        if let Ok(buffer) = self.buffer.try_lock() {
+            for record in buffer.iter() {
+                visit.call(record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        self.forget();
+    }
+}
+
+#[pyfunction]
+pub fn settle<'py>(
+    records: &Bound<'py, PyList>,
+    results: &Bound<'py, PyAny>,
+    put: &Bound<'py, PyType>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = records.py();
+    let mut left: Vec<Bound<'py, PyTuple>> = Vec::new();
+    let mut results = results.try_iter()?;
+    for record in records.iter() {
+        let Some(result) = results.next().transpose()? else {
+            return Err(PyValueError::new_err(
+                "there are fewer results than records",
+            ));
+        };
+        let record = record.cast_into::<Pending>()?;
+        if result.is_instance(put)? {
+            Pending::decided(&record, result.unbind())?;
+        } else {
+            left.push((record, result).into_pyobject(py)?);
+        }
+    }
+    if results.next().is_some() {
+        return Err(PyValueError::new_err("there are more results than records"));
+    }
+    PyList::new(py, left)
+}
