@@ -12,14 +12,37 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+/// Takes the hash that a key brings along: Python keeps it with the text, with a secret of the process
+/// in it, and to hash it here once more would cost as much as all the rest of an offer.
+#[derive(Debug, Default)]
+struct Brought(u64);
+
+impl Hasher for Brought {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_isize(&mut self, hash: isize) {
+        self.0 = u64::from_ne_bytes(i64::try_from(hash).unwrap_or_default().to_ne_bytes());
+    }
+}
 
 /// What the buffer has to know of a record.
 pub trait Record {
+    /// A partition key. Its `Hash` writes one `isize`, which is used as it is.
+    type Key: Eq + Hash;
     /// Bytes of data and partition key.
     fn size(&self) -> usize;
     /// What it keeps its order by; `None` where no other record has its partition key.
-    fn key(&self) -> Option<&Arc<str>>;
+    fn key(&self) -> Option<Self::Key>;
     /// Whether it is decided.
     fn done(&self) -> bool;
 }
@@ -40,15 +63,14 @@ pub struct Bounds {
 }
 
 /// The records of one stream that are not decided yet, but for those in requests.
-#[derive(Debug)]
-pub struct Buffer<R> {
+pub struct Buffer<R: Record> {
     bounds: Bounds,
     /// Bytes that are ready with which a request is as full as it can be.
     pub full_bytes: usize,
     ready: VecDeque<R>,
     ready_bytes: usize,
     /// Keys with a record that is ready, in a request or resting, and what waits behind it.
-    keys: HashMap<Arc<str>, VecDeque<R>>,
+    keys: HashMap<R::Key, VecDeque<R>, BuildHasherDefault<Brought>>,
     outside: VecDeque<R>,
     records: usize,
     bytes: usize,
@@ -65,7 +87,7 @@ impl<R: Record> Buffer<R> {
             full_bytes: bounds.request_bytes,
             ready: VecDeque::new(),
             ready_bytes: 0,
-            keys: HashMap::new(),
+            keys: HashMap::default(),
             outside: VecDeque::new(),
             records: 0,
             bytes: 0,
@@ -125,7 +147,7 @@ impl<R: Record> Buffer<R> {
         self.bytes += size;
         if self.bounds.by_key {
             if let Some(key) = record.key() {
-                match self.keys.entry(Arc::clone(key)) {
+                match self.keys.entry(key) {
                     Entry::Occupied(mut behind) => {
                         behind.get_mut().push_back(record);
                         return false;
@@ -193,15 +215,15 @@ impl<R: Record> Buffer<R> {
                 continue;
             }
             let Some(key) = record.key() else { continue };
-            let Some(behind) = self.keys.get_mut(key) else {
+            let Entry::Occupied(mut behind) = self.keys.entry(key) else {
                 continue;
             };
-            if let Some(following) = behind.pop_front() {
+            if let Some(following) = behind.get_mut().pop_front() {
                 self.ready_bytes += following.size();
                 self.ready.push_back(following);
                 self.waited = true;
             } else {
-                self.keys.remove(key);
+                behind.remove();
             }
         }
         self.let_in()

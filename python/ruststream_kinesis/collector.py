@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ruststream_kinesis._core import settle
+from ruststream_kinesis._core import Maker, entries_of, settle
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.buffer import Buffer, Pending
 from ruststream_kinesis.errors import (
@@ -38,6 +38,7 @@ from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.transport import (
     Failure,
     Link,
+    Parts,
     PutEntry,
     PutResult,
     judge,
@@ -127,9 +128,6 @@ class Collector:
             batching.max_records,
             batching.max_bytes,
         )
-        self.short = self._buffer.publish
-        """`submit` for a record that is not made yet, in a turn of the loop in which another came
-        already; what it does not take in comes back, for `submit`."""
         self._pump: asyncio.Task[None] | None = None
         self._on_their_way = 0
         """Requests."""
@@ -197,6 +195,14 @@ class Collector:
         elif wakes:
             self._changed.set()
         return record
+
+    def way(self, maker: Maker, deadline: float) -> Callable[..., Pending | Parts]:
+        """What makes a record and, in a turn of the loop in which another came already, submits it.
+
+        It takes what the maker does. A record that it does not take in comes back as its parts, for
+        `submit`.
+        """
+        return self._buffer.way(maker, deadline).publish
 
     def shut(self) -> None:
         """From now on every record has to pass `submit`, and who asks whether the service runs."""
@@ -295,13 +301,9 @@ class Collector:
             A result for each record, and whether the request failed as a whole.
         """
         found: dict[int, KinesisError] = {}
-        # A list costs half of what a generator does here.
-        if max([record.size for record in batch]) > DEFAULT_MAX_RECORD_BYTES:
-            found = await self._too_large(batch)
-        if found:
+        entries, largest = entries_of(batch)
+        if largest > DEFAULT_MAX_RECORD_BYTES and (found := await self._too_large(batch)):
             entries = [record.entry for record in batch if id(record) not in found]
-        else:
-            entries = [record.entry for record in batch]
         results: Sequence[PutResult | KinesisError] = ()
         whole = False
         if entries:

@@ -21,9 +21,9 @@ from ruststream_kinesis.limits import (
     check_record_size,
     check_seconds,
 )
-from ruststream_kinesis.records import OutgoingRecord, Parts, RecordMaker, send
+from ruststream_kinesis.records import OutgoingRecord, RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import PutResult
+from ruststream_kinesis.transport import Parts, PutResult
 
 __all__ = ["KinesisPublish", "KinesisPublisher"]
 
@@ -147,6 +147,9 @@ class KinesisPublisher:
         self._policy = policy or KinesisPublish()
         self._maker = RecordMaker(self._policy.partition_key, codec or JsonCodec())
         self._parts = self._maker.parts
+        self._way: Callable[..., Pending | Parts] = self._parts
+        """Of a record of `publish_nowait`: its parts, or where the last collector takes it in itself,
+        what is pending."""
         self._batching = self._policy.batching
         deadline = self._policy.deadline
         self._deadline = _PUBLISH_DEADLINE if deadline is None else deadline
@@ -269,12 +272,8 @@ class KinesisPublisher:
                 ),
                 name=f"publish[{to}]",
             )
-        last, given = self._last, (value, to, partition_key, headers, explicit_hash_key)
         try:
-            if last is None:
-                found: Pending | Parts = self._parts(*given)
-            else:
-                found = last[2].short(self._maker.native, self._deadline, *given)
+            found = self._way(value, to, partition_key, headers, explicit_hash_key)
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             return _failed(error)
         if type(found) is Pending:
@@ -306,6 +305,7 @@ class KinesisPublisher:
         elif last is None or last[0] is not loop or last[1] is not stream:
             collector = connection.collectors.of(stream, batching, loop)
             last = self._last = (loop, stream, collector)
+            self._way = collector.way(self._maker.native, self._deadline)
         if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
             data_bytes = len(entry[0])
             check_record_size(data_bytes, size - data_bytes, limit, stream.name)

@@ -29,9 +29,9 @@ from ruststream_kinesis.message import (
     SHARD_ID_HEADER,
 )
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, PutEntry, PutResult, judge, record_limit
+from ruststream_kinesis.transport import Failure, Parts, PutEntry, PutResult, judge, record_limit
 
-__all__ = ["OutgoingRecord", "Parts", "RecordMaker", "outgoing", "send", "spread_key"]
+__all__ = ["OutgoingRecord", "RecordMaker", "outgoing", "send", "spread_key"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
@@ -41,12 +41,6 @@ _DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHA
 # One run of keys for the whole process: unlike any other process', and each unlike the last.
 spread_key = SpreadKeys(secrets.token_hex(8))
 """A partition key of this process' own; the service's hash spreads them over the shards."""
-
-
-Parts = tuple[StreamRef, PutEntry, int, str | None]
-"""A checked record in plain tuples, which are quicker to make and soon forgotten by the collector of
-garbage: its stream, its entry of a request, bytes of data and partition key, and the partition key
-again where other records may have it."""
 
 
 class OutgoingRecord(NamedTuple):

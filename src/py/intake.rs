@@ -1,17 +1,18 @@
 //! How records get into a buffer, and how those of a request are decided: a call for each record on
 //! its way in, and one for all of a request on their way out.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread::{self, ThreadId};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::lock;
-use super::maker::Maker;
-use super::pending::{Parts, Pending};
+use super::maker::{Made, Maker};
+use super::pending::{Key, Parts, Pending};
 use crate::buffer::{Bounds, Buffer, Record};
 
 /// A turn of the event loop in which a record came already.
@@ -33,6 +34,42 @@ pub struct Intake {
     turn: Mutex<Option<Turn>>,
 }
 
+/// The short way of a publisher's records into a buffer.
+#[pyclass(frozen, module = "ruststream_kinesis._core")]
+pub struct Way {
+    intake: Py<Intake>,
+    maker: Py<Maker>,
+    deadline: f64,
+}
+
+#[pymethods]
+impl Way {
+    fn publish<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        to: &Bound<'py, PyAny>,
+        partition_key: Option<Bound<'py, PyAny>>,
+        headers: Option<&Bound<'py, PyAny>>,
+        explicit_hash_key: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let made = self
+            .maker
+            .get()
+            .make(value, to, partition_key, headers, explicit_hash_key)?;
+        let py = value.py();
+        // Only now: the codec and the key's function are anybody's code.
+        match self.intake.get().take_in(&made, self.deadline, py)? {
+            Some(record) => Ok(record.into_any()),
+            None => Ok(made.parts(py)?.into_any()),
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.intake)?;
+        visit.call(&self.maker)
+    }
+}
+
 impl Intake {
     /// The time of the turn that it is, if this is the thread of its loop, and that runs.
     fn now(&self, py: Python<'_>) -> PyResult<Option<f64>> {
@@ -41,8 +78,48 @@ impl Intake {
             return Ok(None);
         };
         // It may have been stopped within the turn, and be asked from outside.
-        let runs = self.event_loop.bind(py).call_method0("is_running")?;
+        let runs = self
+            .event_loop
+            .bind(py)
+            .call_method0(intern!(py, "is_running"))?;
         Ok(runs.is_truthy()?.then_some(turn.now))
+    }
+
+    /// Takes a record in, if nobody has to be asked about it.
+    fn take_in<'py>(
+        &self,
+        made: &Made<'py>,
+        deadline: f64,
+        py: Python<'py>,
+    ) -> PyResult<Option<Bound<'py, Pending>>> {
+        if !made.stream.is(&self.stream) || made.size > self.usual_bytes {
+            return Ok(None);
+        }
+        let Some(now) = self.now(py)? else {
+            return Ok(None);
+        };
+        let key = if made.spread {
+            None
+        } else {
+            Some(Key::of(&made.key)?)
+        };
+        let parts = Parts {
+            entry: made.entry(py)?,
+            size: made.size,
+            key,
+            deadline: now + deadline,
+            wanted: None,
+        };
+        let record = Bound::new(py, Pending::of(self.event_loop.clone_ref(py), parts))?;
+        let offered = lock(&self.buffer).offer(record.clone().unbind());
+        match offered {
+            Ok(false) => {}
+            Ok(true) => {
+                self.wake.bind(py).call0()?;
+            }
+            Err(_) => return Ok(None),
+        }
+        Ok(Some(record))
     }
 
     fn of(list: Vec<Py<Pending>>, py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
@@ -150,56 +227,12 @@ impl Intake {
         lock(&self.turn).map(|turn| turn.now)
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "what a publish is asked with, and by whom"
-    )]
-    fn publish<'py>(
-        &self,
-        maker: &Bound<'py, Maker>,
-        deadline: f64,
-        value: &Bound<'py, PyAny>,
-        to: &Bound<'py, PyAny>,
-        partition_key: Option<Bound<'py, PyAny>>,
-        headers: Option<&Bound<'py, PyAny>>,
-        explicit_hash_key: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = value.py();
-        let made = maker
-            .get()
-            .make(value, to, partition_key, headers, explicit_hash_key)?;
-        // Asked after the codec and the key's function, which are anybody's code.
-        let now = if made.stream.is(&self.stream) && made.size <= self.usual_bytes {
-            self.now(py)?
-        } else {
-            None
-        };
-        let Some(now) = now.filter(|_| !lock(&self.buffer).is_full(made.size)) else {
-            return Ok(made.parts(py)?.into_any());
-        };
-        let key = if made.spread {
-            None
-        } else {
-            Some(Arc::from(made.key.to_str()?))
-        };
-        let parts = Parts {
-            entry: made.entry(py)?,
-            size: made.size,
-            key,
-            deadline: now + deadline,
-            wanted: None,
-        };
-        let record = Bound::new(py, Pending::of(self.event_loop.clone_ref(py), parts))?;
-        let offered = lock(&self.buffer).offer(record.clone().unbind());
-        match offered {
-            Ok(false) => {}
-            Ok(true) => {
-                self.wake.bind(py).call0()?;
-            }
-            // Another thread has been here meanwhile.
-            Err(_) => return Ok(made.parts(py)?.into_any()),
+    fn way(slf: Bound<'_, Self>, maker: Py<Maker>, deadline: f64) -> Way {
+        Way {
+            intake: slf.unbind(),
+            maker,
+            deadline,
         }
-        Ok(record.into_any())
     }
 
     fn offer(&self, record: Py<Pending>) -> Option<bool> {
@@ -278,6 +311,19 @@ impl Intake {
     fn __clear__(&self) {
         self.forget();
     }
+}
+
+#[pyfunction]
+pub fn entries_of<'py>(records: &Bound<'py, PyList>) -> PyResult<(Bound<'py, PyList>, usize)> {
+    let py = records.py();
+    let mut largest = 0;
+    let mut entries = Vec::with_capacity(records.len());
+    for record in records.iter() {
+        let record = record.cast_into::<Pending>()?;
+        largest = largest.max(record.get().size());
+        entries.push(record.get().entry(py));
+    }
+    Ok((PyList::new(py, entries)?, largest))
 }
 
 #[pyfunction]

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
@@ -53,7 +55,7 @@ pub struct Maker {
     /// From the name or ARN of a stream to its reference; remembered.
     parse: Py<PyAny>,
     streams: Py<PyDict>,
-    /// Headers that travel, and the partition key among them.
+    /// Headers that travel, and the partition key among the others.
     split: Py<PyAny>,
     /// Refuses an explicit hash key.
     check_hash_key: Py<PyAny>,
@@ -116,7 +118,7 @@ impl Maker {
             }
         }
         if let Some(hash_key) = &hash_key {
-            let name = stream.getattr("name")?;
+            let name = stream.getattr(intern!(py, "name"))?;
             self.check_hash_key.bind(py).call1((hash_key, name))?;
         }
         if partition_key.is_none() {
@@ -144,7 +146,7 @@ impl Maker {
                 (PyString::new(py, &text), text.len())
             }
             Some(key) => {
-                let key = partition_key_text(key, || stream.getattr("name"))?;
+                let key = partition_key_text(key, || stream.getattr(intern!(py, "name")))?;
                 let bytes = key.to_str()?.len();
                 (key, bytes)
             }
@@ -189,6 +191,12 @@ impl Maker {
             split,
             check_hash_key,
         }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.policy_key)?;
+        visit.call(&self.encode)?;
+        visit.call(&self.streams)
     }
 
     fn parts<'py>(

@@ -56,10 +56,12 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<http::Chunks>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<intake::Intake>()?;
+    module.add_class::<intake::Way>()?;
     module.add_class::<maker::Maker>()?;
     module.add_class::<maker::SpreadKeys>()?;
     module.add("MAX_PARTITION_KEY_LENGTH", limits::MAX_PARTITION_KEY_LENGTH)?;
     module.add_function(wrap_pyfunction!(limits::check_partition_key, module)?)?;
+    module.add_function(wrap_pyfunction!(intake::entries_of, module)?)?;
     module.add_function(wrap_pyfunction!(intake::settle, module)?)?;
     module.add_function(wrap_pyfunction!(http::parse_head, module)?)?;
     module.add_function(wrap_pyfunction!(requests::encode_get_records, module)?)?;

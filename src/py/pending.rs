@@ -5,13 +5,15 @@
 //! needs: a result, or callbacks. An error, or that it was cancelled, is kept in a future of asyncio,
 //! which tells the loop where nobody asks for it.
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::lock;
 use crate::buffer::Record;
@@ -40,7 +42,7 @@ pub struct Pending {
     event_loop: Py<PyAny>,
     entry: Py<PyTuple>,
     size: usize,
-    key: Option<Arc<str>>,
+    key: Option<Key>,
     deadline: f64,
     wanted: Option<Py<PyAny>>,
     blocking: AtomicBool,
@@ -51,18 +53,56 @@ pub struct Pending {
 pub struct Parts<'py> {
     pub entry: Bound<'py, PyTuple>,
     pub size: usize,
-    pub key: Option<Arc<str>>,
+    pub key: Option<Key>,
     pub deadline: f64,
     pub wanted: Option<Bound<'py, PyAny>>,
 }
 
+/// A partition key as the buffer has it: not a copy, which would have to be made and freed for each.
+pub struct Key {
+    hash: isize,
+    text: Py<PyString>,
+}
+
+impl Key {
+    pub fn of(text: &Bound<'_, PyString>) -> PyResult<Self> {
+        Ok(Self {
+            hash: text.hash()?,
+            text: text.clone().unbind(),
+        })
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |py: Python<'_>| {
+            let texts = (self.text.bind(py).to_str(), other.text.bind(py).to_str());
+            matches!(texts, (Ok(one), Ok(other)) if one == other)
+        };
+        self.hash == other.hash && (self.text.is(&other.text) || Python::attach(same))
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_isize(self.hash);
+    }
+}
+
 impl Record for Py<Pending> {
+    type Key = Key;
+
     fn size(&self) -> usize {
         self.get().size
     }
 
-    fn key(&self) -> Option<&Arc<str>> {
-        self.get().key.as_ref()
+    fn key(&self) -> Option<Key> {
+        let key = self.get().key.as_ref()?;
+        let text = Python::attach(|py| key.text.clone_ref(py));
+        let hash = key.hash;
+        Some(Key { hash, text })
     }
 
     fn done(&self) -> bool {
@@ -136,16 +176,20 @@ impl Pending {
     ) -> PyResult<()> {
         let py = slf.py();
         let named = PyDict::new(py);
-        named.set_item("context", context)?;
-        self.event_loop
-            .bind(py)
-            .call_method("call_soon", (callback, slf), Some(&named))?;
+        named.set_item(intern!(py, "context"), context)?;
+        self.event_loop.bind(py).call_method(
+            intern!(py, "call_soon"),
+            (callback, slf),
+            Some(&named),
+        )?;
         Ok(())
     }
 
     /// A future of asyncio, not decided.
     fn future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.event_loop.bind(py).call_method0("create_future")
+        self.event_loop
+            .bind(py)
+            .call_method0(intern!(py, "create_future"))
     }
 }
 
@@ -157,11 +201,11 @@ impl Pending {
         event_loop: Py<PyAny>,
         entry: Bound<'_, PyTuple>,
         size: usize,
-        key: Option<&str>,
+        key: Option<&Bound<'_, PyString>>,
         deadline: f64,
         wanted: Option<Bound<'_, PyAny>>,
-    ) -> Self {
-        let key = key.map(Arc::from);
+    ) -> PyResult<Self> {
+        let key = key.map(Key::of).transpose()?;
         let parts = Parts {
             entry,
             size,
@@ -169,22 +213,22 @@ impl Pending {
             deadline,
             wanted,
         };
-        Self::of(event_loop, parts)
+        Ok(Self::of(event_loop, parts))
     }
 
     #[getter]
-    fn entry(&self, py: Python<'_>) -> Py<PyTuple> {
+    pub fn entry(&self, py: Python<'_>) -> Py<PyTuple> {
         self.entry.clone_ref(py)
     }
 
     #[getter]
-    fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.size
     }
 
     #[getter]
-    fn key(&self) -> Option<&str> {
-        self.key.as_deref()
+    fn key(&self, py: Python<'_>) -> Option<Py<PyString>> {
+        self.key.as_ref().map(|key| key.text.clone_ref(py))
     }
 
     #[getter]
