@@ -113,6 +113,12 @@ impl<R: Record> Buffer<R> {
         self.outside.len()
     }
 
+    /// Keys of records that have not left.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
     /// All of them: first those that are ready, then those behind their keys, then those outside.
     pub fn iter(&self) -> impl Iterator<Item = &R> {
         let behind = self.keys.values().flatten();
@@ -290,6 +296,193 @@ fn part<R: Record>(queue: &mut VecDeque<R>, gone: &mut Vec<R>) {
             gone.push(record);
         } else {
             queue.push_back(record);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    const BOUNDS: Bounds = Bounds {
+        batch: 3,
+        request_bytes: 10,
+        records: 6,
+        bytes: 30,
+        by_key: true,
+    };
+
+    #[derive(Clone, Debug)]
+    struct Fake {
+        number: usize,
+        key: Option<Text>,
+        size: usize,
+        done: Rc<Cell<bool>>,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    struct Text(u8);
+
+    impl Hash for Text {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            // Half of them collide.
+            state.write_isize(isize::from(self.0 % 2));
+        }
+    }
+
+    impl Record for Fake {
+        type Key = Text;
+
+        fn size(&self) -> usize {
+            self.size
+        }
+
+        fn key(&self) -> Option<Text> {
+            self.key.clone()
+        }
+
+        fn done(&self) -> bool {
+            self.done.get()
+        }
+    }
+
+    fn fake(number: usize, key: Option<u8>, size: usize) -> Fake {
+        Fake {
+            number,
+            key: key.map(Text),
+            size,
+            done: Rc::default(),
+        }
+    }
+
+    fn numbers(records: &[Fake]) -> Vec<usize> {
+        records.iter().map(|each| each.number).collect()
+    }
+
+    #[test]
+    fn the_first_that_is_ready_and_the_one_that_fills_a_request_wake() {
+        let mut buffer = Buffer::new(BOUNDS);
+        let woke: Vec<_> = (0..4)
+            .map(|number| buffer.offer(fake(number, None, 1)).unwrap())
+            .collect();
+        assert_eq!(woke, [true, false, true, false]);
+        assert!(buffer.offer(fake(4, None, 6)).unwrap(), "by bytes");
+    }
+
+    #[test]
+    fn a_record_that_is_larger_than_a_request_goes_alone() {
+        let mut buffer = Buffer::new(BOUNDS);
+        for (number, size) in [11, 1, 9, 1].into_iter().enumerate() {
+            buffer.offer(fake(number, None, size)).unwrap();
+        }
+        let taken: Vec<_> = (0..4).map(|_| numbers(&buffer.take())).collect();
+        assert_eq!(taken, [vec![0], vec![1, 2], vec![3], vec![]]);
+    }
+
+    #[test]
+    fn the_next_of_a_key_is_ready_when_the_one_before_has_left() {
+        let mut buffer = Buffer::new(BOUNDS);
+        for number in 0..3 {
+            buffer.offer(fake(number, Some(1), 1)).unwrap();
+        }
+        let first = buffer.take();
+        assert_eq!((numbers(&first), buffer.take().len()), (vec![0], 0));
+        assert!(!buffer.waited);
+        buffer.leave(first.iter());
+        assert!(buffer.waited);
+        assert_eq!(numbers(&buffer.take()), [1]);
+    }
+
+    #[test]
+    fn those_outside_come_in_by_their_order_and_nobody_passes_them() {
+        let mut buffer = Buffer::new(BOUNDS);
+        buffer.offer(fake(0, None, 25)).unwrap();
+        let large = buffer.offer(fake(1, None, 20)).unwrap_err();
+        buffer.wait_outside(large);
+        assert!(
+            buffer.offer(fake(2, None, 1)).is_err(),
+            "there is room for it"
+        );
+        buffer.wait_outside(fake(2, None, 1));
+        buffer.wait_outside(fake(3, None, 1));
+        let gone = buffer.iter().find(|each| each.number == 2).unwrap();
+        gone.done.set(true);
+        let first = buffer.take();
+        assert_eq!(numbers(&buffer.leave(first.iter())), [2]);
+        assert_eq!((buffer.outside(), buffer.held()), (0, (2, 21)));
+    }
+
+    proptest! {
+        /// Against the plainest model: whatever happens, keys keep their order, and room is exact.
+        #[test]
+        fn keys_keep_their_order_and_room_is_exact(
+            script in prop::collection::vec((0_u8..6, 0_u8..4, 1_usize..8), 0..80)
+        ) {
+            let mut buffer = Buffer::new(BOUNDS);
+            let mut out: Vec<Vec<Fake>> = Vec::new();
+            let mut sent: Vec<Fake> = Vec::new();
+            let mut inside: Vec<Fake> = Vec::new();
+            for (number, (what, key, size)) in script.into_iter().enumerate() {
+                match what {
+                    0 | 1 => {
+                        let record = fake(number, (key > 0).then_some(key), size);
+                        match buffer.offer(record.clone()) {
+                            Ok(_) => inside.push(record),
+                            Err(_) => prop_assert!(
+                                inside.len() >= BOUNDS.records
+                                    || inside.iter().map(|each| each.size).sum::<usize>() + size
+                                        > BOUNDS.bytes
+                            ),
+                        }
+                    }
+                    2 => out.push(buffer.take()),
+                    3 => {
+                        if let Some(batch) = out.pop() {
+                            buffer.put_back(batch);
+                        }
+                    }
+                    4 => {
+                        if !out.is_empty() {
+                            let batch = out.remove(0);
+                            buffer.leave(batch.iter());
+                            inside.retain(|each| !numbers(&batch).contains(&each.number));
+                            sent.extend(batch);
+                        }
+                    }
+                    _ => {
+                        let waiting: Vec<_> = buffer.iter().cloned().collect();
+                        if let Some(one) = waiting.get(usize::from(key)) {
+                            one.done.set(true);
+                            let gone = numbers(&buffer.sweep());
+                            prop_assert_eq!(&gone, &[one.number]);
+                            inside.retain(|each| each.number != one.number);
+                        }
+                    }
+                }
+                let total = inside.iter().map(|each| each.size).sum::<usize>();
+                prop_assert_eq!(buffer.held(), (inside.len(), total));
+                // Of a key, one at most is ready or out.
+                let mut keys: Vec<u8> = buffer.ready.iter().chain(out.iter().flatten())
+                    .filter_map(|each| each.key.as_ref().map(|key| key.0))
+                    .collect();
+                keys.sort_unstable();
+                let all = keys.len();
+                keys.dedup();
+                prop_assert_eq!((keys.len(), buffer.keys()), (all, all));
+            }
+            for key in 1..4 {
+                let order: Vec<_> = sent.iter()
+                    .filter(|each| each.key == Some(Text(key)))
+                    .map(|each| each.number)
+                    .collect();
+                prop_assert!(order.is_sorted());
+            }
+            let left = buffer.clear();
+            prop_assert_eq!(left.len() + out.iter().map(Vec::len).sum::<usize>(), inside.len());
+            prop_assert_eq!((buffer.held(), buffer.ready(), buffer.keys()), ((0, 0), (0, 0), 0));
         }
     }
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from ruststream_kinesis._core import Intake, Pending
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES, MAX_PUT_RECORDS_BYTES
@@ -33,7 +34,7 @@ class Buffer(Intake):
     _by_key = True
     """Whether records of one partition key wait for each other."""
 
-    def __new__(
+    def __new__(  # noqa: D102 - see the class
         cls,
         loop: asyncio.AbstractEventLoop,
         stream: StreamRef,
@@ -41,7 +42,7 @@ class Buffer(Intake):
         batch: int,
         max_records: int,
         max_bytes: int,
-    ) -> Buffer:
+    ) -> Self:
         return super().__new__(
             cls,
             loop,
@@ -50,8 +51,8 @@ class Buffer(Intake):
             usual_bytes=DEFAULT_MAX_RECORD_BYTES,
             batch=batch,
             request_bytes=MAX_PUT_RECORDS_BYTES,
-            records=max_records,
-            bytes=max_bytes,
+            max_records=max_records,
+            max_bytes=max_bytes,
             by_key=cls._by_key,
         )
 

@@ -253,6 +253,9 @@ class KinesisPublisher:
     ) -> asyncio.Future[PutResult]:
         """The same without waiting: the future ends with the record's own result.
 
+        Where the policy has a `batch` it is one of our own, which does what one of asyncio does, but
+        is no instance of `asyncio.Future`.
+
         The caller keeps the future; an error that nobody asks for is reported by asyncio. What is
         wrong with the record is the future's error too. Cancelling it takes the record back, unless
         it is on its way already.

@@ -39,8 +39,12 @@ logger = logging.getLogger("ruststream_kinesis")
 _DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHARD_ID_HEADER})
 
 # One run of keys for the whole process: unlike any other process', and each unlike the last.
-spread_key = SpreadKeys(secrets.token_hex(8))
-"""A partition key of this process' own; the service's hash spreads them over the shards."""
+_spread_keys = SpreadKeys(secrets.token_hex(8))
+
+
+def spread_key() -> str:
+    """A partition key of this process' own; the service's hash spreads them over the shards."""
+    return _spread_keys.take()
 
 
 class OutgoingRecord(NamedTuple):
@@ -81,7 +85,7 @@ class RecordMaker:
             policy_key,
             codec.encode,
             plain=type(codec) is JsonCodec,
-            spread=spread_key,
+            spread=_spread_keys,
             parse=StreamRef.parse,
             split=_split,
             check_hash_key=check_explicit_hash_key,

@@ -136,7 +136,7 @@ impl Intake {
 #[pymethods]
 impl Intake {
     #[new]
-    #[pyo3(signature = (event_loop, stream, wake, *, usual_bytes, batch, request_bytes, records, bytes, by_key))]
+    #[pyo3(signature = (event_loop, stream, wake, *, usual_bytes, batch, request_bytes, max_records, max_bytes, by_key))]
     #[allow(
         clippy::too_many_arguments,
         reason = "all but three of them are bounds, given by name"
@@ -148,15 +148,15 @@ impl Intake {
         usual_bytes: usize,
         batch: usize,
         request_bytes: usize,
-        records: usize,
-        bytes: usize,
+        max_records: usize,
+        max_bytes: usize,
         by_key: bool,
     ) -> Self {
         let bounds = Bounds {
             batch,
             request_bytes,
-            records,
-            bytes,
+            records: max_records,
+            bytes: max_bytes,
             by_key,
         };
         Self {
@@ -182,6 +182,11 @@ impl Intake {
     #[getter]
     fn outside(&self) -> usize {
         lock(&self.buffer).outside()
+    }
+
+    #[getter]
+    fn keys(&self) -> usize {
+        lock(&self.buffer).keys()
     }
 
     #[getter]
@@ -248,18 +253,30 @@ impl Intake {
         let taken = lock(&self.buffer).take();
         let mut batch = Vec::with_capacity(taken.len());
         let mut gone = Vec::new();
+        let mut failed = None;
         for record in taken {
             if record.done() {
                 gone.push(record);
-            } else if record.get().is_wanted(py)? {
-                batch.push(record);
-            } else {
-                Pending::decided(record.bind(py), py.None())?;
-                gone.push(record);
+                continue;
             }
+            match record.get().is_wanted(py) {
+                Ok(false) if failed.is_none() => {
+                    Pending::decided(record.bind(py), py.None())?;
+                    gone.push(record);
+                    continue;
+                }
+                Err(error) => failed = failed.or(Some(error)),
+                Ok(_) => {}
+            }
+            batch.push(record);
         }
         if !gone.is_empty() {
             self.let_go(&gone);
+        }
+        if let Some(error) = failed {
+            // Whoever sends them ends by it, and finds them here to tell their publishers.
+            lock(&self.buffer).put_back(batch);
+            return Err(error);
         }
         Self::of(batch, py)
     }
@@ -273,6 +290,10 @@ impl Intake {
         lock(&self.buffer).put_back(records);
     }
 
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "a list of Python is extracted, not lent"
+    )]
     fn leave(&self, records: Vec<Py<Pending>>) {
         self.let_go(&records);
     }

@@ -39,7 +39,7 @@ impl SpreadKeys {
         }
     }
 
-    fn __call__(&self) -> String {
+    fn take(&self) -> String {
         self.text()
     }
 }

@@ -147,9 +147,9 @@ impl Pending {
 
     /// Decides it, if nobody did.
     fn decide(slf: &Bound<'_, Self>, state: State) -> PyResult<bool> {
-        let this = slf.get();
+        let record = slf.get();
         let (refused, callbacks) = {
-            let mut inner = lock(&this.inner);
+            let mut inner = lock(&record.inner);
             if matches!(inner.state, State::Open) {
                 inner.state = state;
                 (None, std::mem::take(&mut inner.callbacks))
@@ -158,7 +158,7 @@ impl Pending {
             }
         };
         for (callback, context) in callbacks {
-            this.call_soon(slf, &callback, &context)?;
+            record.call_soon(slf, &callback, &context)?;
         }
         Ok(refused.is_none())
     }
