@@ -67,7 +67,7 @@ async def test_an_error_is_raised_from_every_await(make: Callable[[], Future]) -
             await future
         assert raised.value is error
     assert future.exception() is error
-    assert await asyncio.gather(future, return_exceptions=True) == [error]
+    assert list(await asyncio.gather(future, return_exceptions=True)) == [error]
 
 
 @both

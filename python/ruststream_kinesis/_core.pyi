@@ -16,7 +16,7 @@ from contextvars import Context
 from types import GenericAlias
 from typing import Any, Generic, Self, TypeVar, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from ruststream_kinesis.errors import KinesisError
 from ruststream_kinesis.stream import StreamRef

@@ -158,7 +158,7 @@ impl Pending {
             }
         };
         for (callback, context) in callbacks {
-            record.call_soon(slf, &callback, &context)?;
+            Self::call_soon(slf, &callback, &context)?;
         }
         Ok(refused.is_none())
     }
@@ -169,19 +169,15 @@ impl Pending {
     }
 
     fn call_soon(
-        &self,
-        slf: &Bound<'_, Self>,
+        record: &Bound<'_, Self>,
         callback: &Py<PyAny>,
         context: &Py<PyAny>,
     ) -> PyResult<()> {
-        let py = slf.py();
+        let py = record.py();
         let named = PyDict::new(py);
         named.set_item(intern!(py, "context"), context)?;
-        self.event_loop.bind(py).call_method(
-            intern!(py, "call_soon"),
-            (callback, slf),
-            Some(&named),
-        )?;
+        let event_loop = record.get().event_loop.bind(py);
+        event_loop.call_method(intern!(py, "call_soon"), (callback, record), Some(&named))?;
         Ok(())
     }
 
@@ -350,7 +346,7 @@ impl Pending {
                 return Ok(());
             }
         }
-        slf.get().call_soon(slf, &callback, &context)
+        Self::call_soon(slf, &callback, &context)
     }
 
     fn remove_done_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<usize> {
