@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import re
 import sys
@@ -20,15 +21,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
+import ruststream_kinesis
 from ruststream_kinesis import (
     DynamoLeaseStore,
     KinesisBroker,
     KinesisPublish,
     KinesisStream,
     RustStream,
+    aws,
     errors,
+    testing,
 )
 from ruststream_kinesis.cli.commands import cli
+from ruststream_kinesis.leases import dynamo_table
 from ruststream_kinesis.testing import TestApp
 from ruststream_kinesis.testing.pytest_plugin import KinesisTest
 from tests.support.aws import PATIENCE
@@ -151,6 +156,42 @@ def test_every_error_is_in_the_reference():
     text = (ROOT / "docs" / "reference.md").read_text()
 
     assert [name for name in errors.__all__ if f"`{name}`" not in text] == []
+
+
+def test_every_public_name_is_in_the_api_reference():
+    shown = set()
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        shown |= set(
+            re.findall(r"^::: ruststream_kinesis\.([\w.]+)$", page.read_text(), re.MULTILINE)
+        )
+
+    assert set(ruststream_kinesis.__all__) <= shown
+    assert {f"testing.{name}" for name in testing.__all__} <= shown
+    assert "errors" in shown
+
+
+def test_the_policy_names_every_call_that_is_made():
+    (policy,) = re.findall(
+        r"^```json\n(.*?)^```$",
+        (ROOT / "docs" / "operating.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    allowed = {action for each in json.loads(policy)["Statement"] for action in each["Action"]}
+    called = set()
+    for service, module in (("kinesis", aws), ("dynamodb", dynamo_table)):
+        # Calls go by the names of the client's methods: `self._call("list_shards", …)`.
+        found = re.findall(
+            r'\._(?:call|write|persist)\(\s*(?:client, )?"(\w+)"', inspect.getsource(module)
+        )
+        called |= {f"{service}:{operation_of(name)}" for name in found}
+
+    assert len(called) > 10
+    assert allowed == called
+
+
+def operation_of(method: str) -> str:
+    """The operation that a client's method stands for."""
+    return "".join(word.capitalize() for word in method.split("_"))
 
 
 async def test_the_quick_start_works_as_it_is_typed(moto_server: Server, tmp_path):
