@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
     from tests.support.servers import Server
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 _BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (?P<name>\w+)\.py\n")
@@ -110,6 +113,27 @@ def test_the_make_targets_that_the_readme_names_exist():
     named = set(re.findall(r"\bmake ([a-z]+)\b", (ROOT / "README.md").read_text()))
 
     assert {"demo", "test"} <= named <= known
+
+
+def test_the_make_targets_that_others_name_exist():
+    known = set(_TARGET.findall((ROOT / "Makefile").read_text()))
+    workflows = (ROOT / ".github" / "workflows").glob("*.yml")
+    others = [*PAGES, ROOT / ".ci" / "run", *workflows, ROOT / "mkdocs.yml"]
+
+    for page in others:
+        named = re.findall(
+            r"(?:\$ |run: |`|^)make ([a-z-]+)(?:`|$| [A-Z])", page.read_text(), re.MULTILINE
+        )
+        assert set(named) <= known, page
+
+
+def test_the_changelog_keeps_its_form():
+    headings = re.findall(r"^##+ .*$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    version = r"## \[(Unreleased|\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d)"
+    kind = r"### (Added|Changed|Deprecated|Removed|Fixed|Security)$"
+
+    assert headings[0] == "## [Unreleased]"
+    assert [each for each in headings if not re.match(f"{version}|{kind}", each)] == []
 
 
 def test_every_option_of_every_command_is_on_its_page():
