@@ -123,7 +123,8 @@ sdist-check: $(RELEASE_STAMP) ## Build the sdist, a wheel from it offline with v
 	$(PY) -m twine check --strict $(RELEASE)/*.tar.gz
 	mkdir -p $(CHECK)/sdist/cargo
 	tar -xzf $(RELEASE)/*.tar.gz -C $(CHECK)/sdist --strip-components 1
-	cargo vendor --locked --quiet --manifest-path $(CHECK)/sdist/Cargo.toml \
+	cargo vendor --locked --quiet --manifest-path $(CHECK)/sdist/Cargo.toml $(CHECK)/sdist/crates
+	printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' \
 		"$(CURDIR)/$(CHECK)/sdist/crates" > $(CHECK)/sdist/cargo/config.toml
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" CARGO_HOME="$(CURDIR)/$(CHECK)/sdist/cargo" CARGO_NET_OFFLINE=true \
 		CARGO_TARGET_DIR="$(CURDIR)/build/target" \
