@@ -42,9 +42,6 @@ _THROTTLED = frozenset(
 
 def explained(error: BaseException) -> str:
     """The line; advice is added where the error does not give its own."""
-    while isinstance(error, BaseExceptionGroup):
-        # Of what was done at once all fails for one reason, as a rule.
-        error = error.exceptions[0]
     if not isinstance(error, KinesisError):
         return f"{type(error).__name__}: {error} (--debug shows where)"
     advice = _advice(error)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from ruststream_kinesis._core import Page
+from ruststream_kinesis.cli.asking import together
 from ruststream_kinesis.cli.shard_pages import pages
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import ConfigurationError
@@ -107,7 +108,7 @@ class _Following:
         elif position.kind == "latest":
             # Nothing comes into a closed one.
             first = [shard for shard in shards if not shard.ended]
-        async with asyncio.TaskGroup() as self._tasks:
+        async with together() as self._tasks:
             self._start(first, position)
 
     def _start(self, shards: Iterable[ShardInfo], position: KinesisPosition) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ruststream_kinesis._core import Page
+from ruststream_kinesis.cli.asking import together
 from ruststream_kinesis.cli.lease_view import LeaseLine
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import RequestError
@@ -88,9 +89,27 @@ async def lags(
             lease = leases.get(shard.shard_id)
             return await _measured(transport, clock, stream, shard, lease, opened)
 
-    async with asyncio.TaskGroup() as tasks:
+    async with together() as tasks:
         made = [tasks.create_task(measured(shard)) for shard in shards]
     return [each.result() for each in made]
+
+
+def _place(
+    shard: ShardInfo, lease: LeaseLine | None, opened: float | None
+) -> tuple[Progress, KinesisPosition | None, bool]:
+    """What was made of a shard, where it is read next, if that is known, and whether behind it."""
+    if lease is not None and lease.state is None:
+        return "unreadable", None, False
+    state = None if lease is None else lease.state
+    if state is not None:
+        if state.finished:
+            return "finished", None, False
+        if state.resume_from is not None:
+            return "reading", state.resume_from, False
+        if state.checkpoint is not None:
+            return "reading", KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    progress: Progress = "reading" if lease is not None and lease.alive else "not-started"
+    return progress, None if opened is None else KinesisPosition.timestamp(opened), False
 
 
 async def _measured(
@@ -101,26 +120,20 @@ async def _measured(
     lease: LeaseLine | None,
     opened: float | None,
 ) -> ShardLag:
-    if lease is not None and lease.state is None:
-        return ShardLag(shard, lease, "unreadable", None, lease.problem)
-    state = None if lease is None else lease.state
-    if state is not None and state.finished:
-        return ShardLag(shard, lease, "finished", 0)
-    progress: Progress = "reading"
-    position, after = None if state is None else state.resume_from, False
-    if position is None and state is not None and state.checkpoint is not None:
-        position, after = KinesisPosition.sequence(shard.shard_id, state.checkpoint), True
+    progress, position, after = _place(shard, lease, opened)
     if position is None:
-        if lease is None or not lease.alive:
-            progress = "not-started"
-        if opened is None:
-            return ShardLag(shard, lease, progress, None)
-        position = KinesisPosition.timestamp(opened)
+        problem = None if lease is None else lease.problem
+        return ShardLag(shard, lease, progress, 0 if progress == "finished" else None, problem)
 
     async def read() -> int | None:
         iterator = await transport.get_shard_iterator(stream, shard.shard_id, position, after=after)
-        body = await transport.get_records(stream, shard.shard_id, iterator, 1)
-        return Page.parse(body).millis_behind_latest
+        page = Page.parse(await transport.get_records(stream, shard.shard_id, iterator, 1))
+        behind = page.millis_behind_latest
+        if behind == 0 and len(page) and (arrival := page.arrival(0)) is not None:
+            # The service speaks of what is behind the page: of the last record, which is not settled
+            # either, only its age says how late it is.
+            return max(1, round(1_000 * (clock.time() - arrival)))
+        return behind
 
     try:
         return ShardLag(shard, lease, progress, await patiently(read, clock))

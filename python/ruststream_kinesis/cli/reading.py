@@ -138,17 +138,8 @@ def leases(
         ),
     ] = 4.0,
     as_json: Json = False,
-    endpoint_url: Annotated[
-        str | None,
-        typer.Option(
-            "--endpoint-url",
-            "--table-endpoint-url",
-            envvar=["RUSTSTREAM_TABLE_ENDPOINT_URL", "RUSTSTREAM_ENDPOINT_URL"],
-            metavar="URL",
-            help="The endpoint of the lease table, where it is a local server.",
-            show_default=False,
-        ),
-    ] = None,
+    endpoint_url: EndpointUrl = None,
+    table_endpoint_url: TableEndpointUrl = None,
     region: Region = None,
     profile: Profile = None,
     test_credentials: TestCredentials = False,
@@ -161,7 +152,12 @@ def leases(
         from ruststream_kinesis.clock import SystemClock
 
         store = lease_table(
-            table, endpoint_url, region, profile=profile, test_credentials=test_credentials
+            table,
+            table_endpoint_url,
+            region,
+            profile=profile,
+            test_credentials=test_credentials,
+            beside=endpoint_url,
         )
         try:
             await store.open()

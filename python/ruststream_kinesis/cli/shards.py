@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ruststream_kinesis.cli.asking import asked
 from ruststream_kinesis.cli.lag import Subject, lag_cell, owner_cell
 from ruststream_kinesis.cli.lagging import ShardLag, checkpoint_cell
 from ruststream_kinesis.cli.lease_json import lease_as_json
@@ -41,14 +42,18 @@ def tree(shards: Iterable[ShardInfo]) -> list[Branch]:
         else:
             below.setdefault(parent, []).append(shard)
 
-    def walk(shard: ShardInfo, before: str, mark: str, follow: str) -> Iterator[Branch]:
-        yield Branch(shard, before + mark)
+    drawn = []
+    # No recursion: a shard that was split a thousand times has as many generations.
+    left = [(root, "", "") for root in reversed(roots)]
+    while left:
+        shard, mark, follow = left.pop()
+        drawn.append(Branch(shard, mark))
         children = below.get(shard.shard_id, [])
-        for child in children:
+        for child in reversed(children):
             last = child is children[-1]
-            yield from walk(child, before + follow, "└ " if last else "├ ", "  " if last else "│ ")
-
-    return [branch for root in roots for branch in walk(root, "", "", "")]
+            lines = ("└ ", "  ") if last else ("├ ", "│ ")
+            left.append((child, follow + lines[0], follow + lines[1]))
+    return drawn
 
 
 async def print_shards(
@@ -80,7 +85,7 @@ async def print_shards(
         shards = tuple(each.shard for each in measured)
     else:
         # It says what a missing stream is called, and where it was looked for.
-        await patiently(lambda: transport.describe_stream(stream), clock)
+        await asked(lambda: transport.describe_stream(stream), clock)
         shards = (await patiently(lambda: transport.list_shards(stream), clock)).shards
     if as_json:
         print_json(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ruststream_kinesis.aws import AwsTransport
+from ruststream_kinesis.cli.asking import asked, together
 from ruststream_kinesis.cli.tables import print_json, print_table
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import StreamNotFound
@@ -23,7 +24,7 @@ async def list_streams(transport: AwsTransport, clock: Clock, *, as_json: bool) 
     Raises:
         KinesisError: They cannot be listed, or one of them not be looked at.
     """
-    names = await patiently(transport.list_streams, clock)
+    names = await asked(transport.list_streams, clock)
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def look(name: str) -> StreamInfo | None:
@@ -33,7 +34,7 @@ async def list_streams(transport: AwsTransport, clock: Clock, *, as_json: bool) 
             except StreamNotFound:
                 return None  # deleted meanwhile
 
-    async with asyncio.TaskGroup() as tasks:
+    async with together() as tasks:
         looks = [tasks.create_task(look(name)) for name in names]
     found = [info for each in looks if (info := each.result()) is not None]
     if as_json:

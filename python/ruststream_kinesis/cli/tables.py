@@ -86,14 +86,14 @@ def duration(ms: float) -> str:
     """A duration that is read at a glance: its two largest units at most."""
     if ms < _SECOND:
         return f"{ms:.0f} ms"
-    if ms < _MINUTE:
+    if ms < _MINUTE - _SECOND / 20:  # what is not rounded up to 60.0
         return f"{ms / _SECOND:.1f} s"
     for unit, name, smaller, its_name in (
         (_DAY, "d", _HOUR, "h"),
         (_HOUR, "h", _MINUTE, "min"),
         (_MINUTE, "min", _SECOND, "s"),
     ):
-        if ms >= unit:
-            whole, rest = divmod(ms, unit)
+        if ms >= unit or unit == _MINUTE:
+            whole, rest = divmod(max(ms, unit), unit)
             return f"{whole:.0f} {name} {rest // smaller:.0f} {its_name}"
     raise AssertionError("unreachable: a minute is the least of them")

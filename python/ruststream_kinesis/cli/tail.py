@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ruststream_kinesis._core import Page
+from ruststream_kinesis.cli.asking import asked
 from ruststream_kinesis.cli.following import follow
+from ruststream_kinesis.cli.logs import say
 from ruststream_kinesis.clock import Clock
 from ruststream_kinesis.errors import ConfigurationError
 from ruststream_kinesis.position import KinesisPosition
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Transport, patiently
+from ruststream_kinesis.transport import Transport
 from ruststream_kinesis.wording import instant
 
 __all__ = ["Wanted", "parse_wanted", "payload_text", "tail_stream"]
@@ -27,7 +29,8 @@ _SHOWN_CHARACTERS = 8_000
 _SHOWN_BYTES = 1_000
 # What a terminal would obey instead of showing it. Line ends and tabs do no harm.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_BYTES_A_GROUP = 2
+# Counted from the beginning.
+_BYTES_A_GROUP = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,11 @@ async def tail_stream(
         KinesisError: The stream cannot be read.
     """
     # It says what a missing stream is called, and where it was looked for.
-    await patiently(lambda: transport.describe_stream(stream), clock)
+    await asked(lambda: transport.describe_stream(stream), clock)
     left = wanted.limit
     colours = sys.stdout.isatty()
+    if colours and sys.stderr.isatty() and endless:
+        say(f"waiting for records of {stream.name} from {position} on; Ctrl-C ends it")
     following = follow(transport, clock, stream, position, endless=endless)
     async with aclosing(following):
         async for shard_id, page in following:
