@@ -134,6 +134,8 @@ def test_the_changelog_keeps_its_form():
 
     assert headings[0] == "## [Unreleased]"
     assert [each for each in headings if not re.match(f"{version}|{kind}", each)] == []
+
+
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """Every command by its whole name, those of groups too."""
     for name, command in group.commands.items():
