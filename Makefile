@@ -10,6 +10,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CACHE := .cache
 DIST := dist
+# What a release would consist of, and what it is tried in; `make build` keeps away from it.
+RELEASE := build/release
+CHECK := build/check
 # Where the tests look for the npm servers (tests/support/servers.py). Pinned: a mock that changes
 # its behaviour is to be met in a commit, not in somebody else's build.
 SERVERS := $(CACHE)/servers
@@ -18,6 +21,8 @@ DYNALITE_VERSION := 4.0.0
 
 DEPS_STAMP := $(VENV)/.stamp-deps
 WHEEL_STAMP := $(VENV)/.stamp-wheel
+DOCS_STAMP := $(VENV)/.stamp-docs
+RELEASE_STAMP := $(VENV)/.stamp-release
 SERVERS_STAMP := $(SERVERS)/.stamp-kinesis-local-$(KINESIS_LOCAL_VERSION)-dynalite-$(DYNALITE_VERSION)
 
 # The folders count too: their time changes when a file leaves them.
@@ -42,7 +47,7 @@ CARGO_ENV = PYO3_PYTHON="$(CURDIR)/$(PY)" \
 help: ## Show this list
 	@if [ -t 1 ]; then bold='\033[1m'; plain='\033[0m'; fi; \
 	awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
-		'/^[a-z-]+:.*## / { printf "  %s%-8s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
+		'/^[a-z-]+:.*## / { printf "  %s%-11s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: $(WHEEL_STAMP) ## Set up .venv, build the release wheel and install it there with its extras
@@ -71,7 +76,7 @@ sim: build ## Run whole fleets in virtual time, from SEEDS=n seeds (SEEDS=seed=N
 	$(PY) -m tests.sim --seeds $(SEEDS)
 
 .PHONY: lint
-lint: lint-rust lint-python typing ## Check formatting, clippy, ruff, mypy, pyright, and the stub against the compiled module
+lint: lint-rust lint-python typing docs ## Check formatting, clippy, ruff, mypy, pyright, the stub against the compiled module, and build the site
 
 .PHONY: lint-rust
 lint-rust: $(DEPS_STAMP)
@@ -80,8 +85,8 @@ lint-rust: $(DEPS_STAMP)
 
 .PHONY: lint-python
 lint-python: build
-	$(PY) -m ruff check $(CODE)
-	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m ruff check $(CODE) docs/assets
+	$(PY) -m ruff format --check $(CODE) docs/assets
 	$(PY) -m mypy $(CODE)
 	$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml ruststream_kinesis._core
 
@@ -92,8 +97,46 @@ typing: build ## Check typical user code with pyright, as mypy does in lint
 .PHONY: format
 format: $(DEPS_STAMP) ## Format Rust and Python in place, with ruff's safe fixes
 	cargo fmt
-	$(PY) -m ruff check --fix-only $(CODE)
-	$(PY) -m ruff format $(CODE)
+	$(PY) -m ruff check --fix-only $(CODE) docs/assets
+	$(PY) -m ruff format $(CODE) docs/assets
+
+.PHONY: docs
+docs: $(DOCS_STAMP) ## Build the documentation site into site/; a link that leads nowhere fails
+	$(MKDOCS) build --strict --quiet
+	@# Whatever is shown comes with the site: nothing is fetched from another host.
+	@! grep -rlE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' site --include='*.html'
+
+.PHONY: docs-serve
+docs-serve: $(DOCS_STAMP) ## Show the documentation site while it is written
+	$(MKDOCS) serve
+
+.PHONY: wheel
+wheel: $(RELEASE_STAMP) ## Build the wheel for Linux that a release has, for glibc 2.17 and later, into build/release
+	rm -f $(RELEASE)/*.whl
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m maturin build --release --locked --zig \
+		--compatibility manylinux2014 --out $(RELEASE) --interpreter $(PY)
+
+.PHONY: wheel-check
+wheel-check: wheel ## Look at that wheel, install it without an index into a fresh venv, and run a service there
+	$(PY) -m auditwheel show $(RELEASE)/*.whl
+	$(PY) -m twine check --strict $(RELEASE)/*.whl
+	$(call try_wheel,$(RELEASE)/ruststream_kinesis-*.whl)
+
+# pip gets no index, cargo no network: only what was unpacked beside the sdist.
+.PHONY: sdist-check
+sdist-check: $(RELEASE_STAMP) ## Build the sdist, a wheel from it offline with vendored crates, and run a service on that
+	rm -rf $(RELEASE)/*.tar.gz $(CHECK)/sdist
+	$(PY) -m maturin sdist --out $(RELEASE)
+	$(PY) -m twine check --strict $(RELEASE)/*.tar.gz
+	mkdir -p $(CHECK)/sdist/cargo
+	tar -xzf $(RELEASE)/*.tar.gz -C $(CHECK)/sdist --strip-components 1
+	cargo vendor --locked --quiet --manifest-path $(CHECK)/sdist/Cargo.toml $(CHECK)/sdist/crates
+	printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' \
+		"$(CURDIR)/$(CHECK)/sdist/crates" > $(CHECK)/sdist/cargo/config.toml
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" CARGO_HOME="$(CURDIR)/$(CHECK)/sdist/cargo" CARGO_NET_OFFLINE=true \
+		CARGO_TARGET_DIR="$(CURDIR)/build/target" \
+		$(PIP) wheel --no-index --no-deps --no-build-isolation --wheel-dir $(CHECK)/sdist/wheel $(RELEASE)/*.tar.gz
+	$(call try_wheel,$(CHECK)/sdist/wheel/ruststream_kinesis-*.whl)
 
 .PHONY: bench
 bench: build ## Run the benchmarks: JSON in .benchmarks and a table with the ratios
@@ -130,6 +173,28 @@ $(DEPS_STAMP): pyproject.toml | $(PY)
 	$(PIP) install --upgrade 'pip>=25.1'
 	$(PIP) install --group build --group test --group lint --group bench
 	@touch $@
+
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
+
+# Groups that only their own targets need.
+$(DOCS_STAMP): pyproject.toml | $(DEPS_STAMP)
+	$(PIP) install --group docs
+	@touch $@
+
+$(RELEASE_STAMP): pyproject.toml | $(DEPS_STAMP)
+	$(PIP) install --group release
+	@touch $@
+
+# $(call try_wheel,WHEEL): dependencies come from a folder that was filled before; the service runs in
+# an empty one, where nothing of the checkout can be imported.
+define try_wheel
+	rm -rf $(CHECK)/venv $(CHECK)/empty && mkdir -p $(CHECK)/empty
+	wheel="$$(echo $(1))" && $(PIP) download --dest $(CHECK)/wheelhouse "$$wheel[cli]"
+	$(PYTHON) -m venv $(CHECK)/venv
+	wheel="$$(echo $(1))" && $(CHECK)/venv/bin/python -m pip --disable-pip-version-check --quiet \
+		install --no-index --find-links $(CHECK)/wheelhouse "$$wheel[cli]"
+	cd $(CHECK)/empty && ../venv/bin/python -I "$(CURDIR)/tests/smoke.py"
+endef
 
 # An editable install (`maturin develop`) hides the wheel: replace it, however new the stamp is.
 ifneq ($(shell grep -ls '"editable"' $(VENV)/lib/python*/site-packages/ruststream_kinesis-*.dist-info/direct_url.json),)

@@ -17,6 +17,7 @@
 //! | [`partition`] | which worker a key belongs to |
 //! | [`watermark`], [`segment`] | what is settled, and the checkpoint that follows from it |
 //! | [`batch`] | when a batch closes |
+//! | [`buffer`] | which records of a stream share the next request, and how many there are |
 //! | [`requests`], [`signing`] | the calls that are made for every page and every publish |
 //! | [`http_head`], [`http_chunks`] | where the answer to such a call ends |
 //! | [`error`] | the one error type |
@@ -28,6 +29,7 @@
 
 pub mod aggregator;
 pub mod batch;
+pub mod buffer;
 pub mod builder;
 pub mod envelope;
 pub mod error;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import re
 import sys
@@ -20,15 +21,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
+import ruststream_kinesis
 from ruststream_kinesis import (
     DynamoLeaseStore,
     KinesisBroker,
     KinesisPublish,
     KinesisStream,
     RustStream,
+    aws,
     errors,
+    testing,
 )
 from ruststream_kinesis.cli.commands import cli
+from ruststream_kinesis.leases import dynamo_table
 from ruststream_kinesis.testing import TestApp
 from ruststream_kinesis.testing.pytest_plugin import KinesisTest
 from tests.support.aws import PATIENCE
@@ -39,7 +44,10 @@ if TYPE_CHECKING:
 
     from tests.support.servers import Server
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 _BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (?P<name>\w+)\.py\n")
@@ -107,6 +115,27 @@ def test_the_make_targets_that_the_readme_names_exist():
     assert {"demo", "test"} <= named <= known
 
 
+def test_the_make_targets_that_others_name_exist():
+    known = set(_TARGET.findall((ROOT / "Makefile").read_text()))
+    workflows = (ROOT / ".github" / "workflows").glob("*.yml")
+    others = [*PAGES, ROOT / ".ci" / "run", *workflows, ROOT / "mkdocs.yml"]
+
+    for page in others:
+        named = re.findall(
+            r"(?:\$ |run: |`|^)make ([a-z-]+)(?:`|$| [A-Z])", page.read_text(), re.MULTILINE
+        )
+        assert set(named) <= known, page
+
+
+def test_the_changelog_keeps_its_form():
+    headings = re.findall(r"^##+ .*$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    version = r"## \[(Unreleased|\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d)"
+    kind = r"### (Added|Changed|Deprecated|Removed|Fixed|Security)$"
+
+    assert headings[0] == "## [Unreleased]"
+    assert [each for each in headings if not re.match(f"{version}|{kind}", each)] == []
+
+
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """Every command by its whole name, those of groups too."""
     for name, command in group.commands.items():
@@ -159,6 +188,42 @@ def test_every_error_is_in_the_reference():
     text = (ROOT / "docs" / "reference.md").read_text()
 
     assert [name for name in errors.__all__ if f"`{name}`" not in text] == []
+
+
+def test_every_public_name_is_in_the_api_reference():
+    shown = set()
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        shown |= set(
+            re.findall(r"^::: ruststream_kinesis\.([\w.]+)$", page.read_text(), re.MULTILINE)
+        )
+
+    assert set(ruststream_kinesis.__all__) <= shown
+    assert {f"testing.{name}" for name in testing.__all__} <= shown
+    assert "errors" in shown
+
+
+def test_the_policy_names_every_call_that_is_made():
+    (policy,) = re.findall(
+        r"^```json\n(.*?)^```$",
+        (ROOT / "docs" / "operating.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    allowed = {action for each in json.loads(policy)["Statement"] for action in each["Action"]}
+    called = set()
+    for service, module in (("kinesis", aws), ("dynamodb", dynamo_table)):
+        # Calls go by the names of the client's methods: `self._call("list_shards", …)`.
+        found = re.findall(
+            r'\._(?:call|write|persist)\(\s*(?:client, )?"(\w+)"', inspect.getsource(module)
+        )
+        called |= {f"{service}:{operation_of(name)}" for name in found}
+
+    assert len(called) > 10
+    assert allowed == called
+
+
+def operation_of(method: str) -> str:
+    """The operation that a client's method stands for."""
+    return "".join(word.capitalize() for word in method.split("_"))
 
 
 async def test_the_quick_start_works_as_it_is_typed(moto_server: Server, tmp_path):

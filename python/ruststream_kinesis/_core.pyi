@@ -10,21 +10,34 @@ Indices count the records of a page from 0. A negative index, or one beyond the 
 is a `TypeError`.
 """
 
-from collections.abc import Mapping, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import Context
 from types import GenericAlias
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
+
+from ruststream_kinesis.errors import KinesisError
+from ruststream_kinesis.stream import StreamRef
+from ruststream_kinesis.transport import Parts, PutEntry, PutResult
 
 __all__ = [
+    "MAX_PARTITION_KEY_LENGTH",
     "Aggregator",
     "Batcher",
     "Chunks",
     "HashRanges",
+    "Intake",
+    "Maker",
     "Page",
+    "Pending",
     "Signer",
+    "SpreadKeys",
     "Watermark",
+    "Way",
     "aggregate_fitting",
+    "check_partition_key",
     "decode_aggregate",
     "decode_envelope",
     "decode_put_records",
@@ -33,9 +46,11 @@ __all__ = [
     "encode_get_records",
     "encode_put_record",
     "encode_put_records",
+    "entries_of",
     "hash_key",
     "parse_head",
     "rewrite_envelope",
+    "settle",
 ]
 
 _Run = TypeVar("_Run")
@@ -725,4 +740,345 @@ def hash_key(partition_key: str) -> int:
 
     Raises:
         ValueError: The key holds a lone surrogate.
+    """
+
+MAX_PARTITION_KEY_LENGTH: int
+"""Unicode characters, not bytes."""
+
+def check_partition_key(key: object, stream: str | None) -> int:
+    """The size of a partition key in bytes of UTF-8.
+
+    Args:
+        key: What is to be one.
+        stream: For the error.
+
+    Raises:
+        InvalidRecord: It is not text, is empty, is longer than 256 characters, or holds a lone
+            surrogate, which no UTF-8 can carry.
+    """
+
+@final
+class SpreadKeys:
+    """Partition keys that no two records share: a text and a number, which is another each time."""
+
+    def __new__(cls, nonce: str) -> SpreadKeys:
+        """A run of them, unlike the one of any other `nonce`."""
+
+    def take(self) -> str:
+        """The next one."""
+
+@final
+class Maker:
+    """Makes records from values: codec, envelope, key ladder, limits but for the record's size."""
+
+    def __new__(
+        cls,
+        policy_key: str | Callable[[Any], str] | None,
+        encode: Callable[[Any], Buffer],
+        *,
+        plain: bool,
+        spread: SpreadKeys,
+        parse: Callable[[str], StreamRef],
+        split: Callable[[Mapping[str, str]], tuple[dict[str, str], str | None]],
+        check_hash_key: Callable[[str, str], object],
+    ) -> Maker:
+        """A maker.
+
+        Args:
+            policy_key: The key where neither the call nor a header has one.
+            encode: The codec.
+            plain: The codec leaves exactly `bytes` as it is, and is not asked.
+            spread: Where a key comes from where nobody has one.
+            parse: From the name or ARN of a stream to its reference; asked once for each.
+            split: From the headers of a call to those that travel, and the key that is among them.
+            check_hash_key: Refuses an explicit hash key; gets the stream's name, too.
+        """
+
+    def parts(
+        self,
+        value: Any,
+        to: str,
+        partition_key: str | None,
+        headers: Mapping[str, str] | None,
+        explicit_hash_key: str | None,
+    ) -> Parts:
+        """The record.
+
+        Raises:
+            ConfigurationError: `to` is neither a stream name nor an ARN.
+            InvalidRecord: The partition key, or the explicit hash key, is refused.
+            EnvelopeError: A header cannot be carried exactly.
+        """
+
+@final
+class Pending:
+    """One record on its way, and the future that its publisher has.
+
+    It does what a future of asyncio does, for a fifth of what that costs: it may be awaited, given to
+    `gather`, `wait` and `wait_for`, cancelled, and have callbacks, on the loop that it belongs to. It
+    is no instance of `asyncio.Future`. An error that nobody asks for is reported by asyncio.
+    `None` as its result: it was not wanted any more.
+    """
+
+    def __new__(
+        cls,
+        event_loop: AbstractEventLoop,
+        entry: tuple[bytes, str, str | None],
+        size: int,
+        key: str | None = None,
+        deadline: float = ...,
+        wanted: Callable[[], bool] | None = None,
+    ) -> Pending:
+        """A record that is not decided; see its attributes."""
+
+    @property
+    def entry(self) -> PutEntry:
+        """The record; the very object that was given."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of data and partition key."""
+
+    @property
+    def key(self) -> str | None:
+        """What it keeps its order by; `None` where no other record has its partition key."""
+
+    @property
+    def deadline(self) -> float:
+        """When it is not tried again any more, on the monotonic clock; infinity: while it is wanted."""
+
+    @property
+    def wanted(self) -> Callable[[], bool] | None:
+        """Asked before every attempt whether to go on."""
+
+    @property
+    def attempts(self) -> int:
+        """That failed."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Of the last attempt."""
+
+    def failed(self, error: Exception, *, attempt: bool = True) -> None:
+        """Note a failure; it is not decided by it.
+
+        Args:
+            error: Why.
+            attempt: It was tried.
+        """
+
+    def done(self) -> bool:
+        """Whether it is decided."""
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+
+    def result(self) -> PutResult | None:
+        """What it was decided with.
+
+        Raises:
+            CancelledError: It was cancelled.
+            InvalidStateError: It is not decided.
+        """
+
+    def exception(self) -> BaseException | None:
+        """The error that it was decided with; raises as `result` does."""
+
+    def set_result(self, result: PutResult | None) -> None:
+        """Decide it.
+
+        Raises:
+            InvalidStateError: It is decided.
+        """
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Decide it with an error.
+
+        Raises:
+            InvalidStateError: It is decided.
+        """
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel it, if it is not decided; whether it was cancelled by this."""
+
+    def add_done_callback(
+        self, callback: Callable[[Pending], object], /, *, context: Context | None = None
+    ) -> None:
+        """Have something called with it, in a later turn of the loop, when it is decided."""
+
+    def remove_done_callback(self, callback: Callable[[Pending], object]) -> int:
+        """Take back all such calls that are equal to this one; how many they were."""
+
+    def get_loop(self) -> AbstractEventLoop:
+        """The loop that it belongs to."""
+
+    @property
+    def _loop(self) -> AbstractEventLoop: ...
+    _asyncio_future_blocking: bool
+    def __await__(self) -> Generator[Any, None, PutResult | None]: ...
+    def __iter__(self) -> Generator[Any, None, PutResult | None]: ...
+
+@disjoint_base
+class Intake:
+    """The records of one stream that are not decided yet, but for those in requests.
+
+    Of one partition key, at most one record is ready, in a request or waits to be sent again; the next
+    one becomes ready when it has left. The service takes the entries of a request one by one and may
+    refuse any of them, so that two of one key in a request, or in two requests, may change places.
+
+    A record counts against the room from when it is taken in until it leaves. Records outside, whose
+    publishers wait for room, come in by the order in which they came.
+    """
+
+    def __new__(
+        cls,
+        event_loop: AbstractEventLoop,
+        stream: StreamRef,
+        wake: Callable[[], None],
+        *,
+        usual_bytes: int,
+        batch: int,
+        request_bytes: int,
+        max_records: int,
+        max_bytes: int,
+        by_key: bool,
+    ) -> Self:
+        """An empty one.
+
+        Args:
+            event_loop: Whose futures its records are.
+            stream: The very reference that the records of a `Way` have.
+            wake: Called where a record from a `Way` is the first that is ready, or makes a request full.
+            usual_bytes: A larger record does not come by a `Way`.
+            batch: Records a request.
+            request_bytes: Bytes of data and keys a request.
+            max_records: How many it holds.
+            max_bytes: How many bytes of data and keys they may have; one record always fits.
+            by_key: Whether records of one key wait for each other.
+        """
+
+    @property
+    def records(self) -> int:
+        """Records in it, those in requests included."""
+
+    @property
+    def bytes(self) -> int:
+        """Their bytes of data and keys."""
+
+    @property
+    def outside(self) -> int:
+        """Records that wait for room."""
+
+    @property
+    def keys(self) -> int:
+        """Keys of records that have not left."""
+
+    @property
+    def ready_records(self) -> int:
+        """Records that may be sent."""
+
+    @property
+    def ready_bytes(self) -> int:
+        """Their bytes."""
+
+    full_bytes: int
+    """Bytes that are ready with which a request is as full as it can be; those of a request at first."""
+    waited: bool
+    """Some that are ready have waited already: behind their key, or to be sent again."""
+
+    def begin_turn(self, now: float) -> None:
+        """Let records come by a `Way`, on this thread, while the loop runs, until `end_turn`.
+
+        Args:
+            now: What their deadlines are counted from.
+        """
+
+    def end_turn(self) -> None:
+        """Let none come by a `Way` any more; from any thread."""
+
+    def turn(self) -> float | None:
+        """What was given to `begin_turn`; `None` after `end_turn`."""
+
+    def way(self, maker: Maker, deadline: float) -> Way:
+        """The short way of records into it.
+
+        Args:
+            maker: Makes them.
+            deadline: Seconds after which each is not tried again.
+        """
+
+    def offer(self, record: Pending) -> bool | None:
+        """Take a record in, unless there is no room or others wait for it already.
+
+        Returns:
+            `None` where it was not taken, else whether it is the first that is ready, or makes the
+            next request as full as it can be.
+        """
+
+    def wait_outside(self, record: Pending) -> None:
+        """Keep a record until there is room; its publisher waits."""
+
+    def take_wanted(self) -> list[Pending]:
+        """What the next request carries, in order.
+
+        What is not wanted any more, or was cancelled, is decided instead, and leaves.
+        """
+
+    def take_all(self) -> list[Pending]:
+        """All that is ready, in order."""
+
+    def give_back(self, records: list[Pending]) -> None:
+        """These are ready again, in front of all others."""
+
+    def leave(self, records: list[Pending]) -> None:
+        """These are decided: their room is free, and what waits behind their keys is ready."""
+
+    def waiting(self) -> list[Pending]:
+        """All that were taken by nobody: ready, behind their keys, outside."""
+
+    def drop_decided(self) -> None:
+        """Let go of those among them that are decided."""
+
+    def forget(self) -> None:
+        """Let go of everything."""
+
+@final
+class Way:
+    """The short way of a publisher's records into an `Intake`."""
+
+    def publish(
+        self,
+        value: Any,
+        to: str,
+        partition_key: str | None,
+        headers: Mapping[str, str] | None,
+        explicit_hash_key: str | None,
+    ) -> Pending | Parts:
+        """Make a record, as `Maker.parts` does, and take it in.
+
+        Returns:
+            Its parts where it was not taken in: it goes to another stream, is large, there is no room,
+            or it is no turn of this loop in which another came already.
+        """
+
+def entries_of(records: list[Pending]) -> tuple[list[PutEntry], int]:
+    """The entries of a request, and the size of the largest record."""
+
+def settle(
+    records: list[Pending],
+    results: Sequence[PutResult | KinesisError],
+    put: type[PutResult],
+) -> list[tuple[Pending, KinesisError]]:
+    """Decide what was put of a request.
+
+    Args:
+        records: Of the request.
+        results: One for each.
+        put: The class of a good one. What was cancelled meanwhile stays so.
+
+    Returns:
+        The others, with their results.
+
+    Raises:
+        ValueError: There are not as many results as records.
     """

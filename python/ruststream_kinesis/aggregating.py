@@ -48,11 +48,10 @@ class AggregatingCollector(Collector):
     """The records of one stream on their way in aggregates, on one event loop."""
 
     _buffer: Lanes
+    _kind = Lanes
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        batching = self._batching
-        self._buffer = Lanes(batching.batch, batching.max_records, batching.max_bytes)
         self._looking: asyncio.Task[None] | None = None
         self._look_at = -math.inf
         """When the shards are listed next."""
@@ -127,7 +126,7 @@ class AggregatingCollector(Collector):
             return
         for record in list(self._buffer):
             if not record.done():
-                record.error = error
+                record.failed(error, attempt=False)
                 if isinstance(error, NotConnected):
                     record.set_exception(error)
                 elif not passing:

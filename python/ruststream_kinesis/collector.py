@@ -17,9 +17,9 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Protocol
 
+from ruststream_kinesis._core import Maker, entries_of, settle
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.buffer import Buffer, Pending
 from ruststream_kinesis.counters import PublishCounters
@@ -39,6 +39,7 @@ from ruststream_kinesis.supervisor import Supervisor
 from ruststream_kinesis.transport import (
     Failure,
     Link,
+    Parts,
     PutEntry,
     PutResult,
     judge,
@@ -104,6 +105,8 @@ class Collector:
         loop: The running loop.
     """
 
+    _kind: type[Buffer] = Buffer
+
     def __init__(
         self,
         owner: Owner,
@@ -119,9 +122,16 @@ class Collector:
         self._owner = owner
         self._link = link
         self._batching = batching
-        self._buffer = Buffer(batching.batch, batching.max_records, batching.max_bytes)
         self._supervisor = Supervisor(self._died)
         self._changed = asyncio.Event()
+        self._buffer = self._kind(
+            loop,
+            stream,
+            self._changed.set,
+            batching.batch,
+            batching.max_records,
+            batching.max_bytes,
+        )
         self._pump: asyncio.Task[None] | None = None
         self._on_their_way = 0
         """Requests."""
@@ -132,11 +142,6 @@ class Collector:
         self._troubled = False
         """Something failed, and not everything that did was put since."""
         self._swept = -math.inf
-        self._now = 0.0
-        """The time, in a turn of the loop in which something was submitted."""
-        self.thread: int | None = None
-        """The one that runs the loop, in such a turn: while it does, the loop is the running one.
-        To ask which loop that is costs a system call on CPython 3.11."""
         self._due = _NEVER
         """When the first of those that are ready has waited long enough for others."""
         self._hurried = False
@@ -169,19 +174,15 @@ class Collector:
         Raises:
             BufferFull: There is no room, and nobody is to wait for it.
         """
-        if self.thread is None:
-            # Once a turn of the loop: nothing is sent within one.
-            self._now = self._link.clock.monotonic()
-            self.thread = get_ident()
-            self.loop.call_soon(self._turn)
-        now = self._now
-        record = Pending(loop=self.loop)
-        record.entry = entry
-        record.size = size
-        record.key = key
-        record.deadline = _NEVER if deadline is None else now + deadline
-        record.wanted = wanted
         buffer = self._buffer
+        now = buffer.turn()
+        if now is None:
+            # Once a turn of the loop: nothing is sent within one.
+            now = self._link.clock.monotonic()
+            buffer.begin_turn(now)
+            self.loop.call_soon(buffer.end_turn)
+        until = _NEVER if deadline is None else now + deadline
+        record = Pending(self.loop, entry, size, key, until, wanted)
         wakes = buffer.offer(record)
         if wakes is None:
             if not patient:
@@ -199,8 +200,17 @@ class Collector:
             self._changed.set()
         return record
 
-    def _turn(self) -> None:
-        self.thread = None
+    def way(self, maker: Maker, deadline: float) -> Callable[..., Pending | Parts]:
+        """What makes a record and, in a turn of the loop in which another came already, submits it.
+
+        It takes what the maker does. A record that it does not take in comes back as its parts, for
+        `submit`.
+        """
+        return self._buffer.way(maker, deadline).publish
+
+    def shut(self) -> None:
+        """From now on every record has to pass `submit`, and who asks whether the service runs."""
+        self._buffer.end_turn()
 
     def hurry(self) -> None:
         """Sends what there is, and what comes until all is decided, without waiting for more."""
@@ -236,6 +246,8 @@ class Collector:
                         )
         finally:
             self._pump = None
+            # The next record starts another, which only `submit` does.
+            self._buffer.end_turn()
             self._due = _NEVER
             self._hurried = self._troubled = False
             self._ends()
@@ -272,17 +284,10 @@ class Collector:
         finally:
             self._on_their_way -= 1
             self._changed.set()
-        left, refused = [], 0
-        for record, result in zip(batch, results, strict=True):
-            if isinstance(result, PutResult):
-                if not record.done():
-                    record.set_result(result)
-            else:
-                refused += 1
-                if self._was_refused(record, result):
-                    left.append(record)
-        self.counters.records += len(batch) - refused
-        self.counters.errors += refused
+        refused = settle(batch, results, PutResult)
+        self.counters.records += len(batch) - len(refused)
+        self.counters.errors += len(refused)
+        left = [record for record, refusal in refused if self._was_refused(record, refusal)]
         if left:
             self._try_again(number, left, whole=whole)
         elif self._troubled:
@@ -300,13 +305,9 @@ class Collector:
             A result for each record, and whether the request failed as a whole.
         """
         found: dict[int, KinesisError] = {}
-        # A list costs half of what a generator does here.
-        if max([record.size for record in batch]) > DEFAULT_MAX_RECORD_BYTES:
-            found = await self._too_large(batch)
-        if found:
+        entries, largest = entries_of(batch)
+        if largest > DEFAULT_MAX_RECORD_BYTES and (found := await self._too_large(batch)):
             entries = [record.entry for record in batch if id(record) not in found]
-        else:
-            entries = [record.entry for record in batch]
         results: Sequence[PutResult | KinesisError] = ()
         whole = False
         if entries:
@@ -335,8 +336,7 @@ class Collector:
 
     def _was_refused(self, record: Pending, error: KinesisError) -> bool:
         """Notes a failed attempt; whether another may help."""
-        record.attempts = getattr(record, "attempts", 0) + 1
-        record.error = error
+        record.failed(error)
         if record.done():
             return False
         if isinstance(error, InvalidRecord | NotConnected):
@@ -386,10 +386,10 @@ class Collector:
         self._buffer.sweep(expired)
 
     def _given_up(self, record: Pending) -> PublishError:
-        size, error = len(record.entry[0]), getattr(record, "error", None)
+        size, error = len(record.entry[0]), record.error
         said = "its turn did not come in time" if error is None else _said(error)
         failure = PublishError(
-            f"a record of {size} bytes was not published ({getattr(record, 'attempts', 0)} attempt(s)): {said}",
+            f"a record of {size} bytes was not published ({record.attempts} attempt(s)): {said}",
             stream=self.stream.name,
         )
         failure.__cause__ = error
@@ -413,7 +413,7 @@ class Collector:
         for record, tried in left:
             sent = "may not have been put" if tried else "was not sent"
             error = failure(f"a record of {len(record.entry[0])} bytes {sent}: {why}")
-            error.__cause__ = getattr(record, "error", None)
+            error.__cause__ = record.error
             record.set_exception(error)
         self._changed.set()
 

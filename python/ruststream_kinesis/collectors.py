@@ -160,6 +160,8 @@ class Collectors:
     def close(self) -> None:
         """Ends every collector; what is not decided is not sent, and said to be so."""
         here = asyncio.get_running_loop()
+        for collector in list(self._busy):
+            collector.shut()
         why = "the service has stopped"
         left = self._left()
         if left:

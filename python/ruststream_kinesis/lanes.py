@@ -12,6 +12,7 @@ As `Buffer`, with shards in place of keys. Invariants:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from ruststream_kinesis._core import HashRanges, aggregate_fitting
 from ruststream_kinesis.buffer import Buffer, Pending
 from ruststream_kinesis.errors import RequestError
 from ruststream_kinesis.limits import DEFAULT_MAX_RECORD_BYTES, LAST_HASH_KEY, MAX_PUT_RECORDS_BYTES
+from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import ShardInfo
 
 __all__ = ["MAX_AGGREGATE_BYTES", "Group", "Lanes", "ShardMap"]
@@ -81,19 +83,32 @@ class Lanes(Buffer):
     """The records of one stream that are not decided yet, by their shards.
 
     Args:
+        loop: As of `Buffer`.
+        stream: As of `Buffer`.
+        wake: As of `Buffer`.
         batch: Aggregates a request.
         max_records: How many records it holds.
         max_bytes: How many bytes of data and keys they may have; one record always fits.
     """
 
-    def __init__(self, batch: int, max_records: int, max_bytes: int) -> None:
-        super().__init__(batch, max_records, max_bytes)
+    _by_key = False  # by shards, when they are sorted
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stream: StreamRef,
+        wake: Callable[[], None],
+        batch: int,
+        max_records: int,
+        max_bytes: int,
+    ) -> None:
+        super().__init__(loop, stream, wake, batch, max_records, max_bytes)
         self.map: ShardMap | None = None
         """Nothing is taken before there is one."""
         self._coming: ShardMap | None = None
         """The next one, while something is under way."""
-        self._full = MAX_AGGREGATE_BYTES
-        """Bytes that do not wait for others: as much as one aggregate for each shard takes."""
+        # What does not wait for others: as much as one aggregate for each shard takes.
+        self.full_bytes = MAX_AGGREGATE_BYTES
         self._lanes: dict[int | None, deque[Pending]] = {}
         """What waits, by the place of its shard; what is `_ready` has no place yet."""
         self._busy: set[int | None] = set()
@@ -112,21 +127,14 @@ class Lanes(Buffer):
     @property
     def closes(self) -> bool:
         """Whether the next request is as full as it can be."""
-        return self._ready_bytes >= self._full
+        return self.ready_bytes >= self.full_bytes
 
     @property
     def ready(self) -> int:
         """Records that may be sent, as far as is known before they are sorted."""
         if self.map is None or self._coming is not None:
             return 0
-        return len(self._ready) + sum([len(self._lanes[place]) for place in self._free_lanes()])
-
-    def offer(self, record: Pending) -> bool | None:
-        """Takes a record in, as `Buffer.offer`; its shard is looked for when it is sent."""
-        record.key = None
-        before = self._ready_bytes
-        wakes = super().offer(record)
-        return wakes or (wakes if wakes is None else before < self._full <= self._ready_bytes)
+        return self.ready_records + sum([len(self._lanes[place]) for place in self._free_lanes()])
 
     def move(self, found: ShardMap) -> bool:
         """Takes on a map, now or when nothing is under way any more.
@@ -170,7 +178,7 @@ class Lanes(Buffer):
             self._held[number] = batch
             self._groups[number] = groups
             self._busy.update([group.place for group in groups])
-        self._leave(gone)
+        self.leave(gone)
         return number, batch
 
     def rest(self, number: int, left: list[Pending]) -> None:
@@ -204,7 +212,7 @@ class Lanes(Buffer):
                 late += found
                 self._lanes[place] = deque(each for each in queue if not each.done())
         super().sweep(expired)
-        self._leave(late)
+        self.leave(late)
 
     def clear(self) -> list[tuple[Pending, bool]]:
         """Forgets everything but the map."""
@@ -247,15 +255,14 @@ class Lanes(Buffer):
     def _sort(self) -> None:
         """Finds the shards of what has come, in one call."""
         assert self.map is not None
-        entries = [record.entry for record in self._ready]
+        records = self.take_all()
+        entries = [record.entry for record in records]
         lanes = self._lanes
-        for record, place in zip(self._ready, self.map.ranges.places(entries), strict=True):
+        for record, place in zip(records, self.map.ranges.places(entries), strict=True):
             queue = lanes.get(place)
             if queue is None:
                 queue = lanes[place] = deque()
             queue.append(record)
-        self._ready.clear()
-        self._ready_bytes = 0
 
     def _free_places(self, groups: list[Group]) -> None:
         places = {group.place for group in groups}
@@ -271,10 +278,10 @@ class Lanes(Buffer):
         waiting = [record for queue in self._lanes.values() for record in queue]
         self._lanes.clear()
         # In front of what has no place yet; of each key, in the order in which they came.
-        self._ready.extendleft(reversed(waiting))
-        self._ready_bytes += sum([record.size for record in waiting])
+        self.give_back(waiting)
         self.map, self._coming = self._coming, None
-        self._full = min(MAX_PUT_RECORDS_BYTES, MAX_AGGREGATE_BYTES * max(1, len(self.map.shards)))
+        shards = max(1, len(self.map.shards))
+        self.full_bytes = min(MAX_PUT_RECORDS_BYTES, MAX_AGGREGATE_BYTES * shards)
 
 
 def _most_bytes(records: list[Pending]) -> int:

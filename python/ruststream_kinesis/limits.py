@@ -2,7 +2,8 @@
 
 Source of the numbers: the quotas page of Kinesis Data Streams and the API reference of PutRecord,
 PutRecords and GetRecords. The publisher and the in-process log share these checks, so a test
-refuses what production refuses, with the same error.
+refuses what production refuses, with the same error. What every record is asked, its partition key,
+is in the core.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 
+from ruststream_kinesis._core import MAX_PARTITION_KEY_LENGTH, check_partition_key
 from ruststream_kinesis.errors import ConfigurationError, InvalidRecord
 
 __all__ = [
@@ -30,8 +32,6 @@ __all__ = [
 DEFAULT_MAX_RECORD_BYTES = 1024 * 1024
 # The largest `MaxRecordSizeInKiB` is 10 MiB; a response of GetRecords holds at most as much.
 MAX_GET_RECORDS = 10_000
-# Unicode characters, not bytes.
-MAX_PARTITION_KEY_LENGTH = 256
 # Records of one PutRecords request, and their data and partition keys together.
 MAX_PUT_RECORDS = 500
 MAX_PUT_RECORDS_BYTES = 10 * 1024 * 1024
@@ -53,31 +53,6 @@ def check_stream_name(name: object) -> str:
             f"invalid stream name {name!r}: 1 to 128 letters, digits, '_', '.' and '-'"
         )
     return name
-
-
-def check_partition_key(key: object, stream: str | None) -> int:
-    """Returns the size of `key` in bytes of UTF-8.
-
-    Raises:
-        InvalidRecord: It is not text, is empty, is longer than 256 characters, or holds a lone
-            surrogate, which no UTF-8 can carry.
-    """
-    if not isinstance(key, str):
-        raise InvalidRecord(f"partition key must be text, not {key!r}", stream=stream)
-    if not 1 <= len(key) <= MAX_PARTITION_KEY_LENGTH:
-        raise InvalidRecord(
-            f"partition key has {len(key)} characters; the service takes 1 to "
-            f"{MAX_PARTITION_KEY_LENGTH}",
-            stream=stream,
-        )
-    if key.isascii():
-        return len(key)
-    try:
-        return len(key.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRecord(
-            f"partition key {key!r} holds a lone surrogate and is not valid Unicode", stream=stream
-        ) from error
 
 
 def check_explicit_hash_key(key: object, stream: str | None) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 from ruststream_kinesis.buffer import Pending
@@ -29,9 +28,9 @@ from ruststream_kinesis.limits import (
     check_seconds,
 )
 from ruststream_kinesis.publications import Publication, PublishMiddlewares, Put, publication
-from ruststream_kinesis.records import OutgoingRecord, Parts, RecordMaker, send
+from ruststream_kinesis.records import OutgoingRecord, RecordMaker, send
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import PutResult
+from ruststream_kinesis.transport import Parts, PutResult
 
 __all__ = ["KinesisPublish", "KinesisPublisher"]
 
@@ -158,6 +157,9 @@ class KinesisPublisher:
         self._around = around or PublishMiddlewares()
         self._maker = RecordMaker(self._policy.partition_key, codec or JsonCodec())
         self._parts = self._maker.parts
+        self._way: Callable[..., Pending | Parts] = self._parts
+        """Of a record of `publish_nowait`: its parts, or where the last collector takes it in itself,
+        what is pending."""
         self._batching = self._policy.batching
         deadline = self._policy.deadline
         self._deadline = _PUBLISH_DEADLINE if deadline is None else deadline
@@ -277,6 +279,9 @@ class KinesisPublisher:
     ) -> asyncio.Future[PutResult]:
         """The same without waiting: the future ends with the record's own result.
 
+        Where the policy has a `batch` it is one of our own, which does what one of asyncio does, but
+        is no instance of `asyncio.Future`.
+
         The caller keeps the future; an error that nobody asks for is reported by asyncio. What is
         wrong with the record is the future's error too. Cancelling it takes the record back, unless
         it is on its way already.
@@ -308,26 +313,15 @@ class KinesisPublisher:
             except Exception as error:  # noqa: BLE001 - as below, and a middleware's too
                 return _failed(error)
         try:
-            record = self._parts(value, to, partition_key, headers, explicit_hash_key)
+            found = self._way(value, to, partition_key, headers, explicit_hash_key)
         except Exception as error:  # noqa: BLE001 - a codec's or key function's errors are its own
             return _failed(error)
-        # As in `_collect`, whose call alone would be a tenth of all this.
-        stream, entry, size, key = record
-        last = self._last
-        if (
-            last is None
-            or last[1] is not stream
-            or last[2].thread != get_ident()
-            or not last[0].is_running()
-            or size > DEFAULT_MAX_RECORD_BYTES
-            or not self._connection.connected
-        ):
-            try:
-                # Its result is no `None`, since nobody asks whether it is wanted.
-                return self._collect(record, self._deadline, None, False)  # type: ignore[return-value]  # as said
-            except (InvalidRecord, NotConnected) as error:
-                return _failed(error)
-        return last[2].submit(entry, size, key, self._deadline, None, False)  # type: ignore[return-value]  # as above
+        if type(found) is Pending:
+            return found  # type: ignore[return-value]  # as said
+        try:
+            return self._collect(found, self._deadline, None, False)  # type: ignore[return-value]  # as said
+        except (InvalidRecord, NotConnected) as error:
+            return _failed(error)
 
     def _putting(
         self,
@@ -372,6 +366,7 @@ class KinesisPublisher:
         elif last is None or last[0] is not loop or last[1] is not stream:
             collector = connection.collectors.of(stream, batching, loop)
             last = self._last = (loop, stream, collector)
+            self._way = collector.way(self._maker.native, self._deadline)
         if size > DEFAULT_MAX_RECORD_BYTES and (limit := connection.max_record_bytes.get(stream)):
             data_bytes = len(entry[0])
             check_record_size(data_bytes, size - data_bytes, limit, stream.name)

@@ -7,20 +7,18 @@ writes and refuses what production refuses.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ruststream_kinesis._core import encode_envelope
+from ruststream_kinesis._core import Maker, SpreadKeys
 from ruststream_kinesis.backoff import Backoff, MinuteLog
 from ruststream_kinesis.codec import Codec, JsonCodec
 from ruststream_kinesis.connection import Connection
 from ruststream_kinesis.errors import PublishError, RequestError
 from ruststream_kinesis.limits import (
     DEFAULT_MAX_RECORD_BYTES,
-    MAX_PARTITION_KEY_LENGTH,
     check_explicit_hash_key,
     check_partition_key,
     check_record_size,
@@ -31,32 +29,23 @@ from ruststream_kinesis.message import (
     SHARD_ID_HEADER,
 )
 from ruststream_kinesis.stream import StreamRef
-from ruststream_kinesis.transport import Failure, PutEntry, PutResult, judge, record_limit
+from ruststream_kinesis.transport import Failure, Parts, PutEntry, PutResult, judge, record_limit
 from ruststream_kinesis.wording import fields
 
-__all__ = ["OutgoingRecord", "Parts", "RecordMaker", "outgoing", "send", "spread_key"]
+__all__ = ["OutgoingRecord", "RecordMaker", "outgoing", "send", "spread_key"]
 
 logger = logging.getLogger("ruststream_kinesis")
 
 # Facts of a delivery, not of a record: they never travel in an envelope.
 _DELIVERY_HEADERS = frozenset({PARTITION_KEY_HEADER, SEQUENCE_NUMBER_HEADER, SHARD_ID_HEADER})
 
-# A payload that begins with it needs an envelope, without headers too.
-_MAGIC = b"RSK1"
 # One run of keys for the whole process: unlike any other process', and each unlike the last.
-_nonce = secrets.token_hex(8)
-_numbers = itertools.count()
+_spread_keys = SpreadKeys(secrets.token_hex(8))
 
 
 def spread_key() -> str:
     """A partition key of this process' own; the service's hash spreads them over the shards."""
-    return f"{_nonce}-{next(_numbers)}"
-
-
-Parts = tuple[StreamRef, PutEntry, int, str | None]
-"""A checked record in plain tuples, which are quicker to make and soon forgotten by the collector of
-garbage: its stream, its entry of a request, bytes of data and partition key, and the partition key
-again where other records may have it."""
+    return _spread_keys.take()
 
 
 class OutgoingRecord(NamedTuple):
@@ -93,10 +82,18 @@ class RecordMaker:
     """
 
     def __init__(self, policy_key: str | Callable[[Any], str] | None, codec: Codec) -> None:
-        self._policy_key: Any = policy_key
-        self._encode = codec.encode
-        self._plain = type(codec) is JsonCodec
-        self._streams: dict[str, StreamRef] = {}
+        self.native = Maker(
+            policy_key,
+            codec.encode,
+            plain=type(codec) is JsonCodec,
+            spread=_spread_keys,
+            parse=StreamRef.parse,
+            split=_split,
+            check_hash_key=check_explicit_hash_key,
+        )
+        """Makes the record; in the core, since each costs as much as all of sending it otherwise."""
+        self.parts: Callable[..., Parts] = self.native.parts
+        """`make` for who publishes a great many."""
 
     def make(
         self,
@@ -117,48 +114,12 @@ class RecordMaker:
         data, key, hash_key = entry
         return OutgoingRecord(stream, data, key, size - len(data), hash_key, own is None)
 
-    def parts(
-        self,
-        value: Any,
-        to: str,
-        partition_key: str | None,
-        headers: Mapping[str, str] | None,
-        explicit_hash_key: str | None,
-    ) -> Parts:
-        """The same for who publishes a great many."""
-        stream = self._streams.get(to)
-        if stream is None:
-            stream = self._streams[to] = StreamRef.parse(to)
-        own = None
-        if headers:
-            own = {name: text for name, text in headers.items() if name not in _DELIVERY_HEADERS}
-            if partition_key is None:
-                # The key of a record that came without one says nothing.
-                partition_key = headers.get(PARTITION_KEY_HEADER) or None
-        if explicit_hash_key is not None:
-            check_explicit_hash_key(explicit_hash_key, stream.name)
-        if partition_key is None:
-            partition_key = self._policy_key
-            if callable(partition_key):
-                partition_key = partition_key(value)
-        # What travels as it is, as most records do, is not even asked for.
-        data = value if type(value) is bytes and self._plain else self._encode(value)
-        if own is not None or type(data) is not bytes or data.startswith(_MAGIC):
-            data = encode_envelope(own, data)
-        entry: Any  # a plain tuple, see `Parts`
-        if partition_key is None:
-            partition_key = f"{_nonce}-{next(_numbers)}"
-            entry = (data, partition_key, explicit_hash_key)
-            return stream, entry, len(data) + len(partition_key), None
-        # What `check_partition_key` says of most keys, at a third of its cost.
-        if (
-            type(partition_key) is not str
-            or not partition_key.isascii()
-            or not 0 < (key_bytes := len(partition_key)) <= MAX_PARTITION_KEY_LENGTH
-        ):
-            key_bytes = check_partition_key(partition_key, stream.name)
-        entry = (data, partition_key, explicit_hash_key)
-        return stream, entry, len(data) + key_bytes, partition_key
+
+def _split(headers: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """The headers that travel, and the partition key among the others."""
+    own = {name: text for name, text in headers.items() if name not in _DELIVERY_HEADERS}
+    # The key of a record that came without one says nothing.
+    return own, headers.get(PARTITION_KEY_HEADER) or None
 
 
 def outgoing(

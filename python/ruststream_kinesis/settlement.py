@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from ruststream_kinesis._core import Pending
 from ruststream_kinesis.attempts import NOT_BEFORE_HEADER, Action, Copy
 from ruststream_kinesis.channel import Run
 from ruststream_kinesis.clock import Clock
@@ -35,7 +36,6 @@ from ruststream_kinesis.outcomes import (
     retry_after,
 )
 from ruststream_kinesis.publisher import KinesisPublish, KinesisPublisher
-from ruststream_kinesis.transport import PutResult
 from ruststream_kinesis.wording import fields, shown
 
 __all__ = ["Counters", "OnError", "Policies", "Settlement", "not_called"]
@@ -246,9 +246,7 @@ class Settlement:
             self._fewer.clear()
             await self._fewer.wait()
 
-    def _replied(
-        self, run: Run, index: int, settle: bool, sent: asyncio.Future[PutResult | None]
-    ) -> None:
+    def _replied(self, run: Run, index: int, settle: bool, sent: Pending) -> None:
         self._open_replies -= 1
         self._fewer.set()
         if sent.cancelled():

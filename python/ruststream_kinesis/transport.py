@@ -25,6 +25,7 @@ from ruststream_kinesis.wording import fields_of
 __all__ = [
     "Failure",
     "Link",
+    "Parts",
     "PutEntry",
     "PutResult",
     "ShardInfo",
@@ -97,6 +98,12 @@ class PutEntry(NamedTuple):
     partition_key: str
     explicit_hash_key: str | None = None
     """The hash key that stands in for the partition key's own, in decimal digits."""
+
+
+Parts = tuple[StreamRef, PutEntry, int, str | None]
+"""A checked record in plain tuples, which are quicker to make and soon forgotten by the collector of
+garbage: its stream, its entry of a request, bytes of data and partition key, and the partition key
+again where other records may have it."""
 
 
 class Transport(Protocol):

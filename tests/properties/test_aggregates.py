@@ -212,8 +212,8 @@ async def _run(  # noqa: PLR0912 - one story, whatever the script says
         assert len(taken) == len(set(taken))
     await asyncio.sleep(0)
     if buffer is not None:
-        assert (buffer.records, buffer.bytes, len(buffer), buffer._conditional) == (0, 0, 0, 0)
-        assert not any((buffer._lanes, buffer._busy, buffer._groups, buffer._ready_bytes))
+        assert (buffer.records, buffer.bytes, len(buffer), buffer.keys) == (0, 0, 0, 0)
+        assert not any((buffer._lanes, buffer._busy, buffer._groups, buffer.ready_bytes))
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

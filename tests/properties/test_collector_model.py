@@ -132,7 +132,6 @@ async def _run(  # noqa: PLR0912 - one story, whatever the script says
         assert len(taken) == len(set(taken))
     await asyncio.sleep(0)
     if buffer is not None:
-        assert (buffer.records, buffer.bytes, len(buffer), buffer._conditional) == (0, 0, 0, 0)
-        assert not buffer._keys
-        assert buffer._ready_bytes == 0
+        assert (buffer.records, buffer.bytes, len(buffer), buffer.keys) == (0, 0, 0, 0)
+        assert buffer.ready_bytes == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -186,6 +186,11 @@ class Monitor:
         if before is not None and before.unstored is not None:
             # Whoever moved it died before that was stored: it goes on as if it had not been moved.
             self.order.in_step(before.shard)
+        for each in self.latest.values():
+            # The same of one that nobody takes: the write of an earlier move said that it is finished.
+            if each.unstored and not each.process.alive and self.finished_shard(each.shard):
+                each.unstored = None
+                self.order.in_step(each.shard)
         if before is not None and before.superseded is not None and shard_id in self.resumes:
             self.duties.again(before.shard, before.superseded, before.done)
         self.acquisitions[token] = self.latest[shard_id] = taken

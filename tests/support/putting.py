@@ -23,7 +23,7 @@ from ruststream_kinesis.transport import (
     StreamInfo,
 )
 
-__all__ = ["Sink", "throttled"]
+__all__ = ["Failing", "Sink", "throttled"]
 
 
 def throttled() -> RequestError:
@@ -146,3 +146,17 @@ class Sink:
     async def close(self) -> None:
         """Close."""
         self.closed = True
+
+
+class Failing:
+    """Refuses the entries with this data, so many times each."""
+
+    def __init__(self, times: dict[bytes, int], error: KinesisError | None = None) -> None:
+        self.left = dict(times)
+        self.error = error
+
+    def __call__(self, entry: PutEntry) -> KinesisError | None:
+        if not self.left.get(entry[0]):
+            return None
+        self.left[entry[0]] -= 1
+        return self.error or throttled()
