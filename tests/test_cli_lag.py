@@ -69,6 +69,22 @@ async def printed(work: Awaitable[int], capsys: Any) -> str:
 
 
 class TestLag:
+    async def test_only_a_service_that_answered_is_asked_again_for_the_first_thing(self):
+        log = ShardLog({0: ()})
+        errors = [RequestError("nobody", code="ClientConnectorError")]
+        errors += [RequestError("slow", code="LimitExceededException", status=400)] * 2
+
+        async def hook(call: Call) -> None:
+            if call.operation == "describe_stream" and errors:
+                raise errors.pop(0)
+
+        log.world.hooks.append(hook)
+
+        with pytest.raises(RequestError, match="nobody"):
+            await measured(log, table_of(s0=lease("1")))
+        assert [each.operation for each in log.world.calls] == ["describe_stream"]
+        assert await measured(log, table_of(s0=lease("1")))
+
     async def test_it_is_measured_behind_the_checkpoint(self):
         log = ShardLog({0: ()}, page=1)
         numbers = log.put(0, *range(5))
@@ -276,6 +292,20 @@ class TestView:
         assert seen.subscription("orders", None)[shard(0)].alive
         # As soon as it is known, nobody waits any longer.
         assert clock.slept == [1.0]
+
+    async def test_one_that_moves_does_not_speak_for_another(self):
+        table = table_of(s0=lease(owner="a#m1.t"), s1=lease(owner="b#m2.t", ago=60.0))
+        clock = QuickClock()
+
+        async def during() -> None:
+            late = 1 if clock.now - NOW > 2.5 else 0
+            table.rows[f"orders:{shard(late)}"][rows.COUNTER] = 100 + len(clock.slept)
+
+        clock.during = during
+        found = (await view(table, clock, wait=4.0)).subscription("orders", None)
+
+        assert [found[shard(n)].alive for n in (0, 1)] == [True, True]
+        assert clock.slept == [1.0, 1.0, 1.0]
 
     async def test_who_does_not_write_is_dead_when_its_time_is_over(self):
         table = table_of(s0=lease(owner="a#m1.t", ago=9.0), s1=lease(owner="b#m2.t", ago=11.0))
