@@ -109,7 +109,7 @@ Debug = Annotated[
 
 def carry_out(work: Callable[[], Coroutine[Any, Any, int]], *, debug: bool) -> NoReturn:
     """Runs a command's work and exits with the code that it returns."""
-    import asyncio  # noqa: PLC0415 - `--help` is quick: a sixth of its time
+    import asyncio  # noqa: PLC0415 - `--help` is quick: a tenth of its time
 
     from ruststream_kinesis.cli.explaining import explained  # noqa: PLC0415 - as above
     from ruststream_kinesis.cli.logs import log_to_stderr, say  # noqa: PLC0415 - as above
