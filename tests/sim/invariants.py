@@ -219,7 +219,7 @@ class Monitor:
             self.duties.again(shard, index, held.done)
         self.duties.skip_before(shard, index)
         if present:
-            held.unstored = None
+            held.unstored = held.superseded = None
         self.readers.readable(shard)
         if was_finished:
             self.order.replays(shard)
