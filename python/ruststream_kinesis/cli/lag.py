@@ -21,7 +21,7 @@ from ruststream_kinesis.leases.base import subscription_name
 from ruststream_kinesis.opening import check_created
 from ruststream_kinesis.stream import StreamRef
 from ruststream_kinesis.transport import Failure, Transport, judge, patiently
-from ruststream_kinesis.wording import instant, label, listing
+from ruststream_kinesis.wording import fields, instant, label, listing
 
 __all__ = ["Subject", "lag_cell", "owner_cell", "print_lag", "watch_lag"]
 
@@ -70,6 +70,7 @@ class Subject:
                 "the lease table has no row of %s; it has rows of: %s",
                 self.label,
                 listing(known) or "nothing",
+                extra=fields(self.stream.name),
             )
         return await lags(
             self.transport,
