@@ -17,11 +17,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from ruststream_kinesis import KinesisBroker
+from ruststream_kinesis import DynamoLeaseStore, KinesisBroker, RustStream
 from ruststream_kinesis.cli import main
 from ruststream_kinesis.cli.commands import cli
 from ruststream_kinesis.cli.logs import log_to_stderr
-from ruststream_kinesis.cli.run import _told
+from ruststream_kinesis.cli.run import RunOptions, _override_table, _told
 from ruststream_kinesis.counters import Counters
 from ruststream_kinesis.errors import ConfigurationError
 from tests.support.aws import PATIENCE
@@ -371,6 +371,31 @@ class TestOverride:
         assert broker.settings.endpoint_url == "http://two"
         assert broker.settings.region == "eu-west-1"
         assert broker.settings.test_credentials
+
+    def test_the_lease_table_is_reached_as_the_stream_is(self):
+        store = DynamoLeaseStore("orders-leases", endpoint_url="http://one", region="eu-west-1")
+
+        store.override(region="eu-central-1", test_credentials=True)
+
+        settings = store._settings
+        assert (settings.region, settings.endpoint_url) == ("eu-central-1", "http://one")
+        assert settings.test_credentials
+        with pytest.raises(ConfigurationError, match="ftp://one"):
+            store.override(endpoint_url="ftp://one")
+
+    def test_run_gives_its_options_to_the_lease_table_too(self):
+        store = DynamoLeaseStore("orders-leases")
+        app = RustStream(KinesisBroker(lease_store=store), title="t", version="1")
+        options = RunOptions(
+            "t:app", region="eu-west-1", test_credentials=True, table_endpoint_url="http://table"
+        )
+
+        _override_table(app, options)
+
+        settings = store._settings
+        assert (settings.region, settings.endpoint_url) == ("eu-west-1", "http://table")
+        assert settings.test_credentials
+        assert "--table-endpoint-url" in options.arguments
 
     def test_a_value_that_the_constructor_refuses_is_refused(self):
         broker = KinesisBroker()

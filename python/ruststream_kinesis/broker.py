@@ -86,8 +86,10 @@ class KinesisBroker:
             raise ConfigurationError(f"stall_timeout must be positive seconds: {stall_timeout!r}")
         self.settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
         self._make_transport = _TRANSPORTS[transport]
+        self.lease_store: LeaseStore = MemoryLeaseStore() if lease_store is None else lease_store
+        """Where leases and checkpoints live."""
         self.connection = Connection(
-            MemoryLeaseStore() if lease_store is None else lease_store,
+            self.lease_store,
             owner_id,
             clock or SystemClock(),
             max_shards=max_shards,

@@ -353,6 +353,10 @@ class Monitor:
         if stored is not None and stored.isdecimal() and int(stored) in held.done:
             # A write from before the seek says by chance what is handled since: there is nothing to add.
             stored_since = shard_id not in self.resumes
+        elif stored == SHARD_END and held.begins is not None and shard_id not in self.resumes:
+            # So does one that says it is finished, where nothing is left from there on.
+            rest = held.shard.records[held.begins :]
+            stored_since = all(record.number in held.done for record in rest)
         else:
             stored_since = False
         if self.resumes.get(shard_id) != held.unstored and not stored_since:

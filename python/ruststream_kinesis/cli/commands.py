@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 
 from ruststream_kinesis.cli.asyncapi import asyncapi
-from ruststream_kinesis.cli.connecting import Debug, EndpointUrl, Profile, Region, TestCredentials
+from ruststream_kinesis.cli.connecting import (
+    Debug,
+    EndpointUrl,
+    Profile,
+    Region,
+    TableEndpointUrl,
+    TestCredentials,
+)
 from ruststream_kinesis.cli.reading import add_commands as add_reading
 from ruststream_kinesis.cli.writing import add_commands as add_writing
 
@@ -80,6 +87,7 @@ def run(
     region: Region = None,
     profile: Profile = None,
     test_credentials: TestCredentials = False,
+    table_endpoint_url: TableEndpointUrl = None,
     log_level: Annotated[
         LogLevel,
         typer.Option(
@@ -139,6 +147,7 @@ def run(
         profile=profile,
         # A flag can only add them: without it, the application decides.
         test_credentials=test_credentials or None,
+        table_endpoint_url=table_endpoint_url,
         log_level=log_level.upper(),
         log_format=log_format.value,
         probe=probe,

@@ -37,6 +37,8 @@ class RunOptions:
     endpoint_url: str | None = None
     profile: str | None = None
     test_credentials: bool | None = None
+    table_endpoint_url: str | None = None
+    """That of the application's lease table."""
     log_level: str = "INFO"
     """Name of the least level that is logged."""
     log_format: LogFormat = "text"
@@ -55,6 +57,8 @@ class RunOptions:
             given += ["--region", self.region]
         if self.endpoint_url is not None:
             given += ["--endpoint-url", self.endpoint_url]
+        if self.table_endpoint_url is not None:
+            given += ["--table-endpoint-url", self.table_endpoint_url]
         if self.profile is not None:
             given += ["--profile", self.profile]
         if self.probe is not None:
@@ -84,6 +88,7 @@ def run_service(options: RunOptions) -> int:
             test_credentials=options.test_credentials,
         )
         log_to_stderr(options.log_level, options.log_format)
+        _override_table(app, options)
         if WORKER in os.environ:
             _end_with_parent()
         asyncio.run(_run(app, options.probe))
@@ -94,6 +99,22 @@ def run_service(options: RunOptions) -> int:
         say(explained(error), options.log_format)
         return _WRONG if isinstance(error, NoTarget) else _FAILED
     return 0
+
+
+def _override_table(app: RustStream, options: RunOptions) -> None:
+    """The application's lease table is where its stream is, and reached as whom that is."""
+    store = app.broker.lease_store
+    # Asked like this, since importing the store's class is for those who have one.
+    override = getattr(store, "override", None)
+    if override is not None:
+        override(
+            region=options.region,
+            endpoint_url=options.table_endpoint_url,
+            test_credentials=options.test_credentials,
+        )
+    elif options.table_endpoint_url is not None:
+        # No error: the variable of that name may be there for other commands.
+        logger.warning("--table-endpoint-url is for a lease table, and the application has none")
 
 
 def _use_profile(name: str) -> None:

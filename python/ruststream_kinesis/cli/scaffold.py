@@ -94,14 +94,10 @@ _README = """# $project
 
 A service on Amazon Kinesis Data Streams.
 
-```console
-$$ python -m venv .venv && . .venv/bin/activate
-$$ pip install -e '.[test]'
-```
-
-Test it, without a server:
+Test it, without a server, in the environment that has `ruststream-kinesis`:
 
 ```console
+$$ python -m pip install pytest
 $$ python -m pytest
 ```
 

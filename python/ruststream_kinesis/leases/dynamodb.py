@@ -6,8 +6,10 @@ user configures.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ruststream_kinesis.clients import ClientSettings, Way, check_endpoint, check_transport
 from ruststream_kinesis.clock import Clock, SystemClock
@@ -72,11 +74,39 @@ class DynamoLeaseStore(TableLeaseStore):
         check_endpoint(endpoint_url)
         check_transport(transport)
         clock = clock or SystemClock()
-        settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
-        rows = DynamoTable(table, settings, clock, create=create, transport=transport)
-        super().__init__(rows, clock=clock)
+        self._settings = ClientSettings(region, endpoint_url, session, config, test_credentials)
+        self._rows = partial(DynamoTable, table, clock=clock, create=create, transport=transport)
+        super().__init__(self._rows(self._settings), clock=clock)
         self.table = table
         """Its name or ARN."""
+
+    def override(
+        self,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        test_credentials: bool | None = None,
+    ) -> None:
+        """Replaces settings of a store that an application made, before it is opened.
+
+        Args:
+            region: As in the constructor; `None` leaves what is set, here and below.
+            endpoint_url: As in the constructor.
+            test_credentials: As in the constructor.
+
+        Raises:
+            ConfigurationError: A value is refused.
+        """
+        check_endpoint(endpoint_url)
+        given: dict[str, Any] = {
+            "region": region,
+            "endpoint_url": endpoint_url,
+            "test_credentials": test_credentials,
+        }
+        self._settings = dataclasses.replace(
+            self._settings, **{name: value for name, value in given.items() if value is not None}
+        )
+        self._table = self._rows(self._settings)
 
     def __repr__(self) -> str:
         return f"DynamoLeaseStore({self.table!r})"
