@@ -11,6 +11,7 @@ import pytest
 from ruststream_kinesis import (
     KinesisBroker,
     KinesisPosition,
+    KinesisStream,
     RustStream,
 )
 from ruststream_kinesis.aws import AwsTransport
@@ -70,6 +71,16 @@ class TestStart:
         await run(app, started=app.stop)
 
         assert any("to the stream that it reads" in line for line in caplog.messages) is warned
+
+    async def test_a_stream_of_dead_letters_may_be_made_by_its_own_subscription(self, world: World):
+        """Whichever of the two is declared first."""
+        app = world.app()
+        app.subscriber("orders", dead_letter="dead")(nothing)
+        app.subscriber(KinesisStream("dead", create_if_missing=2))(nothing)
+
+        await run(app, started=app.stop)
+
+        assert len(world.streams["dead"]) == 2
 
     async def test_one_missing_stream_of_two_leaves_nothing_of_the_other(self, world: World):
         app = world.app()

@@ -123,6 +123,8 @@ class Service:
             await self._broker.connect()
             for subscription in self.subscriptions:
                 await subscription.check()
+            for subscription in self.subscriptions:
+                await subscription.check_targets()
             for hook in self._on_startup:
                 await _call(hook)
             await self._open()

@@ -226,6 +226,17 @@ class Subscription:
             info = await self._describe()
         connection.max_record_bytes[stream.ref] = info.max_record_bytes
         self._info = info
+
+    async def check_targets(self) -> None:
+        """Makes sure that what is only written to exists: replies, dead letters.
+
+        Once every stream of the application is checked, since one of those may be it.
+
+        Raises:
+            StreamNotFound: It does not.
+            RequestError: The service could not be asked.
+        """
+        stream = self.subscriber.stream
         reply, retry = self.subscriber.policies.reply, self.subscriber.retry
         if reply is not None and reply.to is not None:
             target = StreamRef.parse(reply.to)
