@@ -78,7 +78,12 @@ class TestStart:
         app.subscriber("orders", dead_letter="dead")(nothing)
         app.subscriber(KinesisStream("dead", create_if_missing=2))(nothing)
 
-        await run(app, started=app.stop)
+        async def pass_by() -> None:
+            while "dead" not in world.streams:
+                await asyncio.sleep(0)
+            await world.clock.advance(1)
+
+        await asyncio.gather(run(app, started=app.stop), pass_by())
 
         assert len(world.streams["dead"]) == 2
 
