@@ -79,8 +79,7 @@ class TestStart:
         app.subscriber(KinesisStream("dead", create_if_missing=2))(nothing)
 
         async def pass_by() -> None:
-            while "dead" not in world.streams:
-                await asyncio.sleep(0)
+            await until(lambda: "dead" in world.streams)
             await world.clock.advance(1)
 
         await asyncio.gather(run(app, started=app.stop), pass_by())
