@@ -271,3 +271,57 @@ def test_a_way_takes_nothing_in_for_a_loop_that_was_stopped_within_the_turn() ->
     publish = loop.run_until_complete(begin()).way(maker, 1.0).publish
     assert isinstance(publish(b"x", "s", None, None, None), tuple)
     loop.close()
+
+
+@both
+async def test_together_with_one_that_is_cancelled(make: Callable[[], Future]) -> None:
+    """`gather` asks a cancelled future for more than others do."""
+    for later in (False, True):
+        futures = [make() for _ in range(3)]
+        if not later:
+            futures[1].cancel("enough")
+        together = asyncio.gather(*futures, return_exceptions=True)
+        if later:
+            futures[1].cancel("enough")
+        futures[0].set_result(_PUT)
+        futures[2].set_result(_PUT)
+        first, second, third = await asyncio.wait_for(together, 5)
+        assert (first, third) == (_PUT, _PUT)
+        assert isinstance(second, asyncio.CancelledError)
+        assert second.args == ("enough",)
+
+
+@both
+async def test_an_error_of_cancellation_ends_all_that_wait(make: Callable[[], Future]) -> None:
+    futures = [make() for _ in range(2)]
+    together = asyncio.gather(*futures)
+    futures[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(together, 5)
+    futures[1].set_result(_PUT)
+
+
+@both
+async def test_all_that_are_gathered_are_cancelled_together(make: Callable[[], Future]) -> None:
+    futures = [make() for _ in range(3)]
+    together = asyncio.gather(*futures)
+    assert together.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.wait({together}), 5)
+        await together
+    assert [future.cancelled() for future in futures] == [True] * 3
+
+
+@both
+async def test_one_that_is_shielded_outlives_its_waiter(make: Callable[[], Future]) -> None:
+    future = make()
+    shielded = asyncio.shield(future)
+    shielded.cancel()
+    await asyncio.sleep(0)
+    assert not future.done()
+    cancelled = make()
+    waiting = asyncio.shield(cancelled)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 5)
+    future.set_result(_PUT)

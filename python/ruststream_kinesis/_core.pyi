@@ -912,6 +912,9 @@ class Pending:
     def get_loop(self) -> AbstractEventLoop:
         """The loop that it belongs to."""
 
+    def _make_cancelled_error(self) -> BaseException: ...
+    @property
+    def _cancel_message(self) -> Any: ...
     @property
     def _loop(self) -> AbstractEventLoop: ...
     _asyncio_future_blocking: bool

@@ -374,6 +374,31 @@ impl Pending {
         Ok(gone.len())
     }
 
+    /// What `asyncio.gather` asks of a future that was cancelled, and the next one too: both are a
+    /// contract between asyncio's own futures and its tasks.
+    fn _make_cancelled_error(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let future = if let Some(future) = self.other(py) {
+            future
+        } else {
+            // Nobody cancelled it: asked all the same, an error without a message.
+            let future = self.future(py)?;
+            future.call_method0("cancel")?;
+            future.unbind()
+        };
+        Ok(future
+            .bind(py)
+            .call_method0("_make_cancelled_error")?
+            .unbind())
+    }
+
+    #[getter(_cancel_message)]
+    fn cancel_message(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.other(py) {
+            Some(future) => Ok(future.bind(py).getattr("_cancel_message")?.unbind()),
+            None => Ok(py.None()),
+        }
+    }
+
     fn get_loop(&self, py: Python<'_>) -> Py<PyAny> {
         self.event_loop.clone_ref(py)
     }
