@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import typer
@@ -109,6 +110,8 @@ async def serving(end: signal.Signals) -> AsyncIterator[str]:
         *(sys.executable, "-m", "ruststream_kinesis.cli"),
         *("asyncapi", "serve", TARGET, "--port", "0"),
         stderr=asyncio.subprocess.PIPE,
+        # A shell that starts the tests in the background has SIGINT ignored, by children too.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     try:
